@@ -32,8 +32,8 @@ COMMANDS = {
     "one sweep: status": ("status", "seed1"),
     "one sweep: first report": ("report", "seed1", "--from-runs"),
     "one sweep: report": ("report", "seed1", "--from-runs"),
-    "first sync": ("sync",),
-    "sync": ("sync",),
+    "first sync": ("mlflow", "sync"),
+    "sync": ("mlflow", "sync"),
     "report, MLflow": ("report", "made"),
 }
 

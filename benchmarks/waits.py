@@ -40,7 +40,7 @@ def waits(folder: Path) -> Iterator[Wait]:
     yield "list", 1.0, of("list")
     yield "plan", 1.0, of("plan", "strategy=naive,er")
     yield "status", 1.0, of("status", "--outputs", str(folder / "demo"), ready=partial(demo_runs, folder / "demo"))
-    yield "params", 2.0, of("params", "strategy=naive")
+    yield "params", 2.0, of("plan", "--params", "strategy=naive")
     yield "report, nothing there", 0.5, of("report", "--outputs", str(folder / "none"), code=2)
     yield "a sweep that has finished", 1.5, of(*SMALL, ready=lambda: command(SMALL, folder))
     yield "report of the demo", 8.0, of(*demo, ready=partial(demo_runs, folder / "demo"))

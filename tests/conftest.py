@@ -279,7 +279,7 @@ def composed(overrides: tuple[str, ...]) -> Composed:
 
 @pytest.fixture(scope="session", autouse=True)
 def counts_of_tests(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Keep what `xclrun params` counts away from the folder of the user, whose counts no test may read."""
+    """Keep what `xclrun plan --params` counts away from the folder of the user, whose counts no test may read."""
     from xclrun.command import params
 
     folder = tmp_path_factory.mktemp("user")

@@ -247,7 +247,7 @@ def test_files_of_buckets_are_found_from_elsewhere(
     monkeypatch.chdir(tmp_path)
     drawn = make_run("shots=1", "dataset.buckets.sampler=minimum")
     created = ("make", "dataset=jsonl", f"dataset.root={drawn.config.dataset.root}", "dataset.buckets.sampler=minimum")
-    assert xclrun("buckets", *created, "shots=1", "--to", "few")[0] == 0
+    assert xclrun("data", "buckets", *created, "shots=1", "--to", "few")[0] == 0
     run = make_run("shots=1", "dataset.buckets.sampler=files", "dataset.buckets.root=few")
     # Read or drawn, it is the same training, though not the same run.
     assert (run.stages, run.data_fingerprint) == (drawn.stages, drawn.data_fingerprint)

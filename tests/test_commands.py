@@ -25,7 +25,7 @@ from tests.test_docs import PAGES, REPOSITORY
 from tests.test_plugins import forget  # noqa: F401 (used by all tests here: plug-ins of a page go when it is done)
 from xclrun.analysis.filters import NAMES as RUN_NAMES
 from xclrun.analysis.filters import parse_filters
-from xclrun.command import COMMANDS
+from xclrun.command import COMMANDS, GROUPS
 from xclrun.command.common import Parser
 from xclrun.compose import jobs
 from xclrun.compose.jobs import Composed
@@ -97,8 +97,11 @@ def typed_lines(text: str) -> Iterator[tuple[int, str]]:
     for span in re.finditer(r"`([^`]+)`", whole):
         code = " ".join(span[1].split())
         # `xclrun show` in a sentence is the name of a command.
-        if code.removeprefix("xclrun ") not in COMMANDS:
+        if code.removeprefix("xclrun ") not in NAMES:
             yield whole.count("\n", 0, span.start()) + 1, code
+
+
+NAMES = {*COMMANDS, "plan --params", *(f"{group} {name}" for group in GROUPS for name in GROUPS[group])}
 
 
 def shell_words(line: str) -> list[list[str]]:
@@ -218,7 +221,7 @@ def ask(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureF
 
     def parse_and_compose(self: Parser, arguments: Sequence[str]) -> Any:
         given = parse_with_overrides(self, arguments)
-        if self.prog == "xclrun params":
+        if self.prog == "xclrun plan --params":
             return given  # It takes more than a config's keys, and has nothing to read before it composes.
         return compose(given.overrides)
 

@@ -246,7 +246,8 @@ def test_a_note_wraps_on_a_terminal_alone_and_breaks_no_command(monkeypatch: pyt
             return True
 
     text = (
-        "MLflow could not be reached (see outputs/mlflow.log), and none of it is lost; `xclrun sync --to it` sends it"
+        "MLflow could not be reached (see outputs/mlflow.log), and none of it is lost; `xclrun mlflow sync --to it` "
+        "sends it"
     )
     assert as_note(text, io.StringIO(), "  ") == f"  note: {text}"
     for width in range(40, 90):
@@ -255,7 +256,7 @@ def test_a_note_wraps_on_a_terminal_alone_and_breaks_no_command(monkeypatch: pyt
         assert max(map(len, lines)) <= width
         assert all(line.startswith("        ") for line in lines[1:])
         assert " ".join(line.strip() for line in lines) == f"note: {text}"
-        assert any("`xclrun sync --to it`" in line for line in lines), lines
+        assert any("`xclrun mlflow sync --to it`" in line for line in lines), lines
 
 
 def test_a_stopped_command_says_so_in_lines_that_fit_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -183,9 +183,9 @@ def test_its_runs_are_planned_shown_reported_and_exported(
     assert "in points²" in rows.legend
     for words, part in (
         (("plan", *given), "naive"),
-        (("params", *given, "--json"), "other head"),
+        (("plan", "--params", *given, "--json"), "other head"),
         (("show", run.id), "finished"),
-        (("export", run.id, str(tmp_path / "exported")), ""),
+        (("model", "export", run.id, str(tmp_path / "exported")), ""),
         (("report",), "MSE"),
     ):
         code, said = xclrun(*words)
@@ -202,7 +202,7 @@ def test_a_merge_selected_on_dev_shows_scores_in_their_unit_and_takes_the_lowest
 ) -> None:
     run = do(make_run("dataset.task=rating", "strategy=naive", "order=[en,de]", data=rated))
     given = ("--method", "task_arithmetic", "--coefficient", "scale=5,0.5", "--select-on", "dev")
-    code, said = xclrun("merge", run.id, "--outputs", str(run.outputs), *given)
+    code, said = xclrun("model", "merge", run.id, "--outputs", str(run.outputs), *given)
     assert code == 0, said
     of = dict(re.findall(r": (scale=\S+): dev (\d+\.\d{3}) points²$", said, re.MULTILINE))
     assert len(of) == 2

@@ -136,7 +136,7 @@ def test_files_of_a_command_and_of_a_config_folder(shown: Path, xclrun: Command,
 
 @pytest.mark.full
 def test_the_labels_of_a_task_from_outside_are_counted_with(shown: Path, xclrun: Command) -> None:
-    given = ("--plugin", "mood.py", "params", "model=tiny", "dataset.task=mood", "order=[en,de]", "--json")
+    given = ("--plugin", "mood.py", "plan", "--params", "model=tiny", "dataset.task=mood", "order=[en,de]", "--json")
     sizes = {}
     for moods in (2, 5):
         code, said = xclrun(*given, f"task.moods={moods}")
@@ -219,12 +219,12 @@ def test_a_changed_plugin_is_not_executed(shown: Path, xclrun: Command, forget: 
     assert code == 0, said
     [run] = Path("outputs/runs").iterdir()
     forget()
-    code, said = xclrun("export", run.name, "exported")
+    code, said = xclrun("model", "export", run.name, "exported")
     # The user hears of code that is run without having been asked for.
     assert (code, f"plug-in {shown}/flooding.py: executing this file" in said) == (0, True), said
     forget()
     (shown / "flooding.py").write_text(RUNS + FILES["flooding.py"], encoding="utf-8")
-    for command in (("export", run.name, "again"), ("rerun", run.name, "--fresh", "fresh")):
+    for command in (("model", "export", run.name, "again"), ("rerun", run.name, "--fresh", "fresh")):
         code, said = xclrun(*command)
         assert (code, "flooding.py has changed" in said) == (2, True), said
         assert not Path("executed").exists(), command
@@ -246,7 +246,7 @@ def test_a_changed_config_runs_no_code(state: str, shown: Path, xclrun: Command)
     config = yaml.safe_load(run.directory.config.read_text())
     config["strategy"]["plugins"] = [f"{hashlib.sha256(own.read_bytes()).hexdigest()}  {own}"]
     run.directory.config.write_text(yaml.safe_dump(config))
-    for command in (("export", run.id, "exported"), ("rerun", run.id)):
+    for command in (("model", "export", run.id, "exported"), ("rerun", run.id)):
         code, said = xclrun(*command)
         assert (code, "config.yaml" in said) == (1, True), (command, said)
         assert not Path("executed").exists(), command

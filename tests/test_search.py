@@ -127,7 +127,7 @@ def test_mistakes_are_told_before_anything_runs(
 
 
 def test_a_search_is_refused_where_jobs_must_be_known(xclrun: Callable[..., tuple[int, str]]) -> None:
-    code, printed = xclrun("params", *SEARCH, LR)
+    code, printed = xclrun("plan", "--params", *SEARCH, LR)
     assert (code, printed.count("\n")) == (2, 1)
     assert "hydra/sweeper=optuna: only `xclrun` and `xclrun plan` accept a search" in printed
 

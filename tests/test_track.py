@@ -414,7 +414,7 @@ def test_a_deleted_experiment_is_named_and_a_rebuild_restores_it(
     mirror.client.delete_experiment(mirror.experiment)
     with pytest.raises(DeletedExperiment, match="'another' was deleted"):
         Mirror(outputs, ANOTHER)
-    command = ["sync", "--experiment", "another", "--outputs", str(outputs)]
+    command = ["mlflow", "sync", "--experiment", "another", "--outputs", str(outputs)]
     assert main(command) == 1
     assert main([*command, "--rebuild"]) == 0
     assert "4 runs sent" in capsys.readouterr().out
@@ -553,9 +553,9 @@ def test_an_average_that_was_made_after_a_run_was_sent_is_something_new(study: S
 def test_a_database_of_outputs_that_were_moved_is_made_again_by_a_rebuild(study: Study, tmp_path: Path) -> None:
     moved = Path(shutil.copytree(study.outputs, tmp_path / "moved"))
     shutil.rmtree(moved / "mlartifacts")
-    with pytest.raises(UnusableDatabase, match=f"{study.outputs}.*`xclrun sync --rebuild` replaces it"):
+    with pytest.raises(UnusableDatabase, match=f"{study.outputs}.*`xclrun mlflow sync --rebuild` replaces it"):
         Mirror(moved, TrackingConfig())
-    assert main(["sync", "--rebuild", "--outputs", str(moved)]) == 0
+    assert main(["mlflow", "sync", "--rebuild", "--outputs", str(moved)]) == 0
     from mlflow import MlflowClient
 
     # Under another name: MLflow has open connections to the earlier file in this process.
@@ -608,7 +608,7 @@ def test_run_that_cannot_be_read_does_not_stop_the_others(
     shutil.rmtree(outputs / "tracked")
     monkeypatch.setattr(mirror, "tracking", replace(mirror.tracking, uri=mirror.uri))
     assert len(plain(mirror)) == len(rest) - 1
-    assert "`xclrun sync --rebuild` sends it again" in capsys.readouterr().err
+    assert "`xclrun mlflow sync --rebuild` sends it again" in capsys.readouterr().err
 
 
 @pytest.mark.full
@@ -657,7 +657,7 @@ def test_rebuild_where_all_is_there_changes_no_number(outputs: Path, study: Stud
 @pytest.mark.in_turn
 def test_first_mirrors_of_several_processes_make_one_experiment(study: Study, outputs: Path) -> None:
     (outputs / "mlflow.db").unlink()
-    command = [*XCLRUN, "sync", "--outputs", str(outputs)]
+    command = [*XCLRUN, "mlflow", "sync", "--outputs", str(outputs)]
     started = [subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) for _ in range(4)]
     output = [process.communicate(timeout=200)[0] for process in started]
     assert [process.returncode for process in started] == [0, 0, 0, 0], output
@@ -731,7 +731,7 @@ def test_a_sweep_whose_mirror_is_up_to_date_starts_no_process(
     # Another database, and none.
     (outputs / "mlflow.db").unlink()
     assert starts()
-    assert main(["sync", "--to", "mlflow", "--outputs", str(outputs)]) == 0
+    assert main(["mlflow", "sync", "--to", "mlflow", "--outputs", str(outputs)]) == 0
     assert starts()
 
 
@@ -833,7 +833,7 @@ def test_ui_prints_its_address_when_the_server_answers(
     monkeypatch.setattr("os._exit", end)
     monkeypatch.setattr("signal.signal", lambda *_: None)
     monkeypatch.setattr("time.sleep", start_later)
-    assert main(["ui", "--outputs", str(study.outputs), "--port", str(port)]) == 0
+    assert main(["mlflow", "ui", "--outputs", str(study.outputs), "--port", str(port)]) == 0
     server[0].shutdown()
     server[0].server_close()
     assert place not in "".join(printed)
@@ -853,7 +853,7 @@ def test_ui_starts_one_process_without_a_log_of_requests(study: Study, monkeypat
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    assert main(["ui", "--outputs", str(study.outputs), "--port", str(port)]) == 0
+    assert main(["mlflow", "ui", "--outputs", str(study.outputs), "--port", str(port)]) == 0
     [(command, environment)] = started
     assert command[command.index("--workers") + 1] == "1"
     assert environment["UVICORN_ACCESS_LOG"] == "false"
@@ -866,7 +866,7 @@ def test_ui_answers_and_prints_the_address_of_the_runs_last(study: Study, tmp_pa
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    command = [*XCLRUN, "ui", "--outputs", str(study.outputs), "--port", str(port)]
+    command = [*XCLRUN, "mlflow", "ui", "--outputs", str(study.outputs), "--port", str(port)]
     log = tmp_path / "log"
     with log.open("w") as file:
         server = subprocess.Popen(command, stdout=file, stderr=file, start_new_session=True)

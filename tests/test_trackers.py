@@ -335,7 +335,7 @@ def test_sync_brings_another_tracker_up_to_date(
     outputs = directory.path.parents[1]
     place = outputs / "tensorboard" / "xclrun"
     for count in ("1 run", "0 runs"):
-        command = ("sync", "--to", "tensorboard", "--outputs", str(outputs))
+        command = ("mlflow", "sync", "--to", "tensorboard", "--outputs", str(outputs))
         assert xclrun(*command) == (0, f"{count} sent to {place}\n")
     assert not (outputs / "mlflow.db").exists()
     code, output = xclrun(*command, "--uri", "http://x")

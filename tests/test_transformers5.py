@@ -41,7 +41,7 @@ def finite(encoder, tokenizer):
 assert transformers.__version__.startswith("5."), transformers.__version__
 assert main([*TINY, "strategy=naive", "runtime.threads=1"]) == 0
 [run] = Path("outputs/runs").iterdir()
-assert main(["export", run.name, "exported"]) == 0
+assert main(["model", "export", run.name, "exported"]) == 0
 assert finite(*(library.from_pretrained("exported") for library in (AutoModel, AutoTokenizer)))
 
 data = Dataset("made", INTENT_SLOTS, ("en",), {("en", "train"): (Example("1", "en", ("a",), "b"),)})

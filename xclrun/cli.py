@@ -92,10 +92,11 @@ def _dispatch(arguments: list[str]) -> int:
         print(f"xclrun {VERSION}")
         return 0
     load_installed()
-    if first in commands.COMMANDS:
-        if first in commands.TRAIN:
+    if first in commands.COMMANDS or first in commands.FORMER:
+        name, *rest = commands.resolve(arguments)
+        if name in commands.TRAIN:
             _join_ranks()
-        return commands.run(first, arguments[1:])
+        return commands.run(name, rest)
     if first in ("-sc", "--shell-completion"):
         return _completion(arguments[1:])
     if not first.startswith(("-", "+", "~")) and "=" not in first:
@@ -119,7 +120,8 @@ def _hydra(arguments: list[str]) -> int:
     if args.help or args.hydra_help:
         print(commands.overview())
         return 0
-    if command := next((text for text in args.overrides if text in commands.COMMANDS), None):
+    names = {*commands.COMMANDS, *commands.FORMER}
+    if command := next((text for text in args.overrides if text in names), None):
         raise UsageError(f"'{command}' is a command and must come first: xclrun {command} …")
     if args.cfg is None and (args.resolve or args.package is not None):
         flag = "--resolve" if args.resolve else "--package"
@@ -224,12 +226,18 @@ def _completion(arguments: list[str]) -> int:
 
     typed = (os.environ.get("COMP_LINE") or "xclrun ").split(" ")[1:]
     command = typed[0] if len(typed) > 1 else ""
+    group = commands.GROUPS.get(command, {})
+    if len(typed) > 2 and typed[1] in group and typed[1] != "audit":
+        typed, group = typed[1:], {}
+        command = typed[0]
     if typed and typed[-1].startswith("-"):
-        options = commands.options(command) if command in commands.COMMANDS else OPTIONS
+        options = commands.options(command) if command in {*commands.COMMANDS, *commands.FORMER} else OPTIONS
         words = [option for option in options if option.startswith(typed[-1])]
+    elif len(typed) == 2 and group:
+        words = [name for name in group if name.startswith(typed[1])]
     elif command in commands.NAME:
         words = names(commands.NAME[command], typed)
-    elif command in commands.COMMANDS and command not in commands.TAKE_OVERRIDES:
+    elif command in {*commands.COMMANDS, *commands.FORMER} and command not in commands.TAKE_OVERRIDES:
         words = commands.options(command)
     else:
         words = complete(typed)

@@ -315,7 +315,7 @@ def test_commands_show_a_selected_metric_in_its_unit(tmp_path: Path, xclrun: Com
     assert (code, "label_bits in bits, on each language after each hop" in said) == (0, True), said
     assert re.search(r"^2 +trained +1\.000 +1\.000$", said, re.MULTILINE), said
     assert "FP 1.000" in said
-    code, said = xclrun("compare", "a", "b", *asked)
+    code, said = xclrun("show", "a", "b", *asked)
     assert (code, "label_bits in bits" in said) == (0, True), said
     assert re.search(r"^FP +1\.000 +1\.000 +\+0\.000$", said, re.MULTILINE), said
     matrix = load(tmp_path, metrics=["label_bits"]).matrix("a", "bits")

@@ -299,7 +299,7 @@ def test_macro_f1_of_resamples_equals_scikit_learn() -> None:
     left = [[np.mean([macro(k, np.delete(everything[k], i if k == own else []), 2) for k in words]) for i in range(25)]
             for own in words]  # fmt: skip
     np.testing.assert_allclose(resampled._jackknife([run], "FP"), left, rtol=1e-6)
-    # The same runs in `xclrun compare`: two hops of one run, paired.
+    # The same runs in `xclrun show`: two hops of one run, paired.
     one, other = ({k: cell(them, SLOT_F1, hop) for k, them in predictions.sentences.items()} for hop in (1, 2))
     assert paired_difference(one, other).value == pytest.approx(np.diff(scores["slot_f1"].mean(axis=1))[1])
 

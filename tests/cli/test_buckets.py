@@ -1,4 +1,4 @@
-"""``xclrun buckets``: make, check and show; and runs on buckets, as reports and lists name them."""
+"""``xclrun data buckets``: make, check and show; and runs on buckets, as reports and lists name them."""
 
 from __future__ import annotations
 
@@ -16,38 +16,38 @@ MINI = ("dataset=mini", "dataset.languages=[en,de]", "shots=1,2", "bucket=0,1")
 
 
 def test_what_is_made_passes_the_check_and_what_is_broken_does_not(xclrun: Callable[..., Told], here: Path) -> None:
-    made = xclrun("buckets", "make", *MINI, "--to", "few", "-m")
+    made = xclrun("data", "buckets", "make", *MINI, "--to", "few", "-m")
     assert made.code == 0
     assert "few/mini: 8 written, 0 unchanged" in made.out
-    assert "few/mini: 0 written, 8 unchanged" in xclrun("buckets", "make", *MINI, "--to", "few").out
+    assert "few/mini: 0 written, 8 unchanged" in xclrun("data", "buckets", "make", *MINI, "--to", "few").out
     # As drawn, as files, and files against their data.
     for arguments in (MINI, ("--from", "few"), ("--from", "few", "dataset=mini"), ("--from", "few/mini")):
-        told = xclrun("buckets", "check", *arguments)
+        told = xclrun("data", "buckets", "check", *arguments)
         assert told.code == 0, told.out
         assert "8 buckets have all required properties" in told.out
         assert ("overlap with dev and test: not checked" in told.out) == ("dataset=mini" not in arguments)
     # One bucket becomes another one's copy, without a fingerprint.
     one, other = (here / f"few/mini/1-shots/de/{b}-th" for b in (0, 1))
     (other / "sampled.json").write_bytes((one / "sampled.json").read_bytes())
-    assert "differs from the fingerprint in bucket.json" in xclrun("buckets", "check", "--from", "few").line
+    assert "differs from the fingerprint in bucket.json" in xclrun("data", "buckets", "check", "--from", "few").line
     (other / "bucket.json").unlink()
-    told = xclrun("buckets", "check", "--from", "few")
+    told = xclrun("data", "buckets", "check", "--from", "few")
     assert told.code == 1
     assert "mini/1-shots/de/1-th: disjointness: " in told.out
     labels = len(json.loads((one / "sampled.json").read_text(encoding="utf-8")))
     assert f"{labels} violations in 1 of 8 buckets" in told.out
-    found = json.loads(xclrun("buckets", "check", "--from", "few", "--json").out)
+    found = json.loads(xclrun("data", "buckets", "check", "--from", "few", "--json").out)
     assert {v["broken"] for v in found[0]["violations"]} == {"disjointness"}
     # Published PAN-X has empty files: they are named, and the others are still looked at.
     (here / "few/mini/1-shots/jv/3-th").mkdir(parents=True)
     (here / "few/mini/1-shots/jv/3-th/train.tsv").touch()
-    told = xclrun("buckets", "check", "--from", "few")
+    told = xclrun("data", "buckets", "check", "--from", "few")
     assert told.code == 1
     assert "mini/1-shots/jv/3-th: examples: the file has none\n" in told.out
     assert f"{labels + 1} violations in 2 of 9 buckets" in told.out
-    assert "1-shots/jv/3-th" in xclrun("buckets", "show", "--from", "few").out
+    assert "1-shots/jv/3-th" in xclrun("data", "buckets", "show", "--from", "few").out
     # What is not asked for is not looked at.
-    assert xclrun("buckets", "check", "--from", "few", "dataset=mini", "bucket=0").code == 0
+    assert xclrun("data", "buckets", "check", "--from", "few", "dataset=mini", "bucket=0").code == 0
 
 
 @pytest.mark.full
@@ -55,7 +55,7 @@ def test_a_folder_that_cannot_be_written_is_found_before_the_data_is_read(
     refused: Callable[..., str], here: Path
 ) -> None:
     (here / "file").touch()
-    told = refused("buckets", "make", "--to", "file/x", "dataset=mtop", "dataset.root=nowhere", "shots=5")
+    told = refused("data", "buckets", "make", "--to", "file/x", "dataset=mtop", "dataset.root=nowhere", "shots=5")
     assert told.startswith("cannot write file/x (")
     assert told.endswith("; choose another folder with --to DIR")
 
@@ -71,16 +71,16 @@ def test_as_many_buckets_as_were_published_are_checked(
             folder = here / f"many/panx/1-shots/l{language}/{bucket}-th"
             folder.mkdir(parents=True)
             (folder / "train.tsv").write_text(f"Nr. {bucket}\tB-ORG\n\n" + 50 * sentence, encoding="utf-8")
-    told = xclrun("buckets", "check", "--from", "many")
+    told = xclrun("data", "buckets", "check", "--from", "many")
     assert f"in {languages * buckets} of {languages * buckets} buckets" in told.out
 
 
 def test_show(xclrun: Callable[..., Told]) -> None:
-    [first, second] = json.loads(xclrun("buckets", "show", *MINI[:2], "shots=1", "--json").out)
+    [first, second] = json.loads(xclrun("data", "buckets", "show", *MINI[:2], "shots=1", "--json").out)
     assert (first["language"], first["shots"], first["bucket"], second["language"]) == ("en", 1, 0, "de")
     assert set(first["names"].values()) == {1}
     assert first["drawn"]["sampler"] == "nway"
-    told = xclrun("buckets", "show", *MINI[:2], "shots=1", "--sentences").out
+    told = xclrun("data", "buckets", "show", *MINI[:2], "shots=1", "--sentences").out
     assert first["fingerprint"][:12] in told
     assert all(example["id"] in told for example in first["examples"])
 
@@ -103,7 +103,7 @@ def test_show(xclrun: Callable[..., Told]) -> None:
     ],
 )
 def test_mistakes_are_one_line(arguments: tuple[str, ...], told: str, xclrun: Callable[..., Told]) -> None:
-    found = xclrun("buckets", *arguments)
+    found = xclrun("data", "buckets", *arguments)
     assert found.code == 2
     assert told in found.line
 
@@ -114,7 +114,7 @@ def test_published_files_that_do_not_fit_are_one_line(xclrun: Callable[..., Told
 
     Pieces are known only when the data has been encoded: then the run fails, before anything is trained.
     """
-    assert xclrun("buckets", "make", *MINI[:2], "shots=1", "bucket=0", "--to", "made").code == 0
+    assert xclrun("data", "buckets", "make", *MINI[:2], "shots=1", "bucket=0", "--to", "made").code == 0
     labels = json.loads((here / "made/mini/1-shots/de/0-th/sampled.json").read_text(encoding="utf-8"))
     name, [row, *rest] = next(iter(labels.items()))
 

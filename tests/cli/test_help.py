@@ -17,7 +17,7 @@ import yaml
 from tests.conftest import TINY
 from xclrun import __version__
 from xclrun.analysis.records import read_records
-from xclrun.command import COMMANDS, run
+from xclrun.command import COMMANDS, FORMER, GROUPS, run
 from xclrun.command.plan import plan_runs
 from xclrun.config.files import choices, published, sweep_files
 from xclrun.plan import thaw
@@ -112,19 +112,36 @@ def test_version(xclrun: Callable[..., Told]) -> None:
         assert xclrun(*arguments) == Told(0, f"xclrun {__version__}\n", "")
 
 
-@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize(
+    "command", [*COMMANDS, "plan --params", *(f"{group} {name}" for group in GROUPS for name in GROUPS[group])]
+)
 def test_help_of_a_command(command: str, xclrun: Callable[..., Told], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "80")
-    told = xclrun(command, "--help")
+    told = xclrun(*command.split(), "--help")
     assert told.code == 0
     assert told.err == ""
     assert told.out.startswith(f"usage: xclrun {command} ")
     assert max(map(len, told.out.splitlines())) <= 80
 
 
+@pytest.mark.parametrize("name", FORMER)
+def test_a_former_name_of_a_command_works_with_a_note(name: str, xclrun: Callable[..., Told]) -> None:
+    told, now = xclrun(name, "--help"), xclrun(*FORMER[name].split(), "--help")
+    assert (told.code, told.out) == (0, now.out)
+    assert f"is now `xclrun {FORMER[name]}`" in told.err
+
+
+def test_a_group_names_its_commands(xclrun: Callable[..., Told], refused: Callable[..., str]) -> None:
+    for group in ("model", "mlflow"):
+        for name in GROUPS[group]:
+            assert name in xclrun(group, "--help").out
+            assert name in refused(group)
+    assert "did you mean 'export'?" in refused("model", "exprt")
+
+
 def test_the_options_that_scripts_rely_on(xclrun: Callable[..., Told]) -> None:
-    for command in ("report", "plan", "status", "ui", "sync", "store"):
-        assert "--outputs DIR" in xclrun(command, "--help").out
+    for command in ("report", "plan", "status", "mlflow ui", "mlflow sync", "store"):
+        assert "--outputs DIR" in xclrun(*command.split(), "--help").out
     for command in ("report", "plan", "status", "list", "store"):
         assert "--json" in xclrun(command, "--help").out
 
@@ -147,7 +164,7 @@ def test_plans_counts_and_reports_do_not_import_torch(
     assert xclrun(*TINY).code == 0
     # A first count too, of parts of BERT and of a vocabulary that is learnt.
     commands = [
-        ["params", "strategy=er,lang_spec_enc", "model.vocab_size=900"],
+        ["plan", "--params", "strategy=er,lang_spec_enc", "model.vocab_size=900"],
         ["plan", *TINY],
         ["status"],
         ["report", "--from-runs"],
@@ -203,7 +220,7 @@ def test_configs_of_a_users_own_folder(xclrun: Callable[..., Told], here: Path) 
     told = xclrun("plan", *TINY, "strategy=er", "strategy.memory=7")
     assert "er 1 0 2 0 " in " ".join(told.out.split())
     assert thaw(RunDirectory(here / "outputs/runs" / run_id)).label.startswith("er_small · ")
-    counted = xclrun("params", "strategy=er_small", "--config-dir", "mine", "task.intents=3", "model=mbert")
+    counted = xclrun("plan", "--params", "strategy=er_small", "--config-dir", "mine", "task.intents=3", "model=mbert")
     assert "er_small(memory=7, " in counted.out
     missing = xclrun("plan", "--config-dir", "mine", *TINY, "seed=9", "strategy=er_small", "--missing").out
     again = xclrun("plan", *shlex.split(missing.splitlines()[1].strip())[1:])
@@ -280,6 +297,8 @@ def test_commands_and_their_options_are_completed(complete: Callable[[str], list
     assert {*COMMANDS, "strategy=", "trainer.", "seed="} <= set(first)
     assert not [word for word in first if word.startswith("schema")]
     assert complete("xclrun rep") == ["report"]
+    assert complete("xclrun model ") == ["average", "merge", "export"]
+    assert "--hop" in complete("xclrun model export --")
     assert {"--outputs", "--json", "--help"} <= set(complete("xclrun report --"))
     assert not set(COMMANDS) & set(complete("xclrun seed=1 "))
     assert set(complete("xclrun plan strategy=")) == set(complete("xclrun strategy="))
@@ -295,7 +314,7 @@ def test_names_of_runs_and_sweeps_and_options_are_completed(
         (here / place / "sweeps").mkdir()
         (here / place / "sweeps" / f"{place}.json").touch()
     assert complete("xclrun show ") == ["outputs-mini-er-s1", "outputs-mini-naive-s1"]
-    assert complete("xclrun compare outputs-mini-er-s1 outputs-mini-n") == ["outputs-mini-naive-s1"]
+    assert complete("xclrun show outputs-mini-er-s1 outputs-mini-n") == ["outputs-mini-naive-s1"]
     for option in ("--outputs other", "--outputs=other"):
         assert complete(f"xclrun rerun {option} other-mini-er") == ["other-mini-er-s1"]
     assert complete("xclrun report ") == ["outputs"]

@@ -321,10 +321,10 @@ def test_outputs_that_were_moved_or_whose_database_is_damaged(
     assert damaged.returncode == 0
     assert damaged.stderr.startswith("note: ")
     assert "mlflow.db" in damaged.stderr
-    assert "`xclrun sync --rebuild`" in damaged.stderr
+    assert "`xclrun mlflow sync --rebuild`" in damaged.stderr
     assert damaged.stderr.endswith("; reading the run directories instead\n")
     assert json.loads(damaged.stdout)["rows"] == before
-    sync = shell("sync", "--outputs", "moved")
+    sync = shell("mlflow", "sync", "--outputs", "moved")
     assert sync.returncode == 1
     assert "mlflow.db" in sync.stderr
     assert len(sync.stderr.splitlines()) == 1

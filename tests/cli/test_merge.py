@@ -1,4 +1,4 @@
-"""`xclrun merge`: what it evaluates, what it chooses on dev data, and what it refuses."""
+"""`xclrun model merge`: what it evaluates, what it chooses on dev data, and what it refuses."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def merged_runs(run: Run) -> list[dict[str, Any]]:
 def test_a_merge_is_a_run_that_trains_nothing(make_run: Make, do: Do, capsys: pytest.CaptureFixture[str]) -> None:
     run = do(make_run("strategy=er"))
     trained = [stage["training"] for stage in run.directory.read_manifest()["stages"]]
-    given = ["merge", run.id, "--outputs", str(run.outputs), "--method", "task_arithmetic"]
+    given = ["model", "merge", run.id, "--outputs", str(run.outputs), "--method", "task_arithmetic"]
     assert main([*given, "--coefficient", "scale=0.2,0.5"]) == 2
     assert not merged_runs(run)
     assert main([*given, "--coefficient", "scale=0.2,0.5", "--select-on", "dev"]) == 0
@@ -56,7 +56,7 @@ def test_a_merge_trains_nothing_itself_and_its_budget_includes_its_source(
     make_run: Make, do: Do, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run = do(make_run("strategy=lang_spec_ft"))
-    assert main(["merge", run.id, "--outputs", str(run.outputs), "--method", "mean"]) == 0
+    assert main(["model", "merge", run.id, "--outputs", str(run.outputs), "--method", "mean"]) == 0
     [manifest] = merged_runs(run)
     assert manifest["merged_from"] == run.id
     records = {r.strategy: r for r in read_records(run.outputs)}
@@ -93,7 +93,7 @@ def test_a_merge_trains_nothing_itself_and_its_budget_includes_its_source(
 
 def test_coefficients_compared_on_dev_data_count_as_trials(make_run: Make, do: Do) -> None:
     run = do(make_run("strategy=naive", "trainer.epochs=1"))
-    given = ["merge", run.id, "--outputs", str(run.outputs), "--method", "ties", "--coefficient"]
+    given = ["model", "merge", run.id, "--outputs", str(run.outputs), "--method", "ties", "--coefficient"]
 
     def merges() -> tuple[list[RunRecord], int]:
         records = [r for r in read_records(run.outputs) if r.strategy == "merge"]
@@ -132,7 +132,7 @@ def test_coefficients_compared_on_dev_data_count_as_trials(make_run: Make, do: D
 )
 def test_wrong_usage(arguments: list[str], message: str, finished: Make, capsys: pytest.CaptureFixture[str]) -> None:
     run = finished("strategy=naive")
-    assert main(["merge", run.id, "--outputs", str(run.outputs), *arguments]) == 2
+    assert main(["model", "merge", run.id, "--outputs", str(run.outputs), *arguments]) == 2
     error = capsys.readouterr().err
     assert (message in error, error.count("\n")) == (True, 1), error
 
@@ -161,7 +161,7 @@ def test_weights_that_are_gone_are_not_trained_again(
 ) -> None:
     run = do(make_run("strategy=naive", "trainer.epochs=1"))
     shutil.rmtree(run.store.path(run.stages[2].train))
-    assert main(["merge", run.id, "--outputs", str(run.outputs), "--method", "mean"]) == 1
+    assert main(["model", "merge", run.id, "--outputs", str(run.outputs), "--method", "mean"]) == 1
     assert "hop 2: its weights are no longer in the store" in capsys.readouterr().err
     assert not merged_runs(run)
 
@@ -171,7 +171,7 @@ def test_a_merge_whose_predictions_are_not_finite_stores_no_result(
 ) -> None:
     run = do(make_run("strategy=naive", "trainer.epochs=1"))
     before = set(run.store.all_keys())
-    given = ["merge", run.id, "--outputs", str(run.outputs), "--method", "task_arithmetic"]
+    given = ["model", "merge", run.id, "--outputs", str(run.outputs), "--method", "task_arithmetic"]
     assert main([*given, "--coefficient", "scale=1e308"]) == 1
     error = capsys.readouterr().err
     assert "not finite" in error

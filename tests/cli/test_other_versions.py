@@ -78,11 +78,11 @@ def test_runs_of_an_older_version(
     codes = {
         ("status", "all"): 0,
         ("show", run.run_id): 1,
-        ("compare", run.run_id, "mini-naive"): 1,
-        ("export", run.run_id, str(tmp_path / "exported")): 1,
+        ("show", run.run_id, "mini-naive"): 1,
+        ("model", "export", run.run_id, str(tmp_path / "exported")): 1,
         ("rerun", run.run_id): 1,
         ("rerun", run.run_id, "--fresh", str(tmp_path / "fresh")): 1,
-        ("average", run.run_id, "--all"): 1,
+        ("model", "average", run.run_id, "--all"): 1,
         ("store", "verify"): 0,
         # The other run is reported, now and for ever.
         ("report", "--all", "--from-runs"): 0,
@@ -116,11 +116,11 @@ def test_a_run_whose_id_an_older_version_gave_is_not_blamed_on_the_data(run: Run
     other = RunDirectory(run.path.with_name("mini-er-h2l-s1-000000000000"))
     shutil.move(run.path, other.path)
     rewrite_manifest(other, run_id=other.run_id)
-    told = xclrun("export", other.run_id, "exported")
+    told = xclrun("model", "export", other.run_id, "exported")
     assert (told.code, "older version (0.0.3)" in told.err) == (1, True), told.err
     assert "the data" not in told.err
     rewrite_manifest(other, data=other.read_manifest()["data"] | {"fingerprint": "0" * 64})
-    assert "the data has changed" in xclrun("export", other.run_id, "exported").err
+    assert "the data has changed" in xclrun("model", "export", other.run_id, "exported").err
 
 
 def test_a_copied_run_is_named_as_a_copy(run: RunDirectory, xclrun: Xclrun) -> None:

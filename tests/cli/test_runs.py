@@ -96,10 +96,12 @@ def test_a_run_over_many_languages_fits_a_terminal(number: int) -> None:
     assert number > 24 or last == [f"{100 * value:.2f}" for value in R[-1]]
 
 
-@pytest.mark.parametrize("command", ["show", "rerun", "compare"])
-def test_a_run_that_is_not_there_or_not_the_only_one(command: str, outputs: Path, refused: Callable[..., str]) -> None:
+@pytest.mark.parametrize(("command", "two"), [("show", False), ("rerun", False), ("show", True)])
+def test_a_run_that_is_not_there_or_not_the_only_one(
+    command: str, two: bool, outputs: Path, refused: Callable[..., str]
+) -> None:
     er, naive = run_ids(outputs)
-    other = (er,) if command == "compare" else ()
+    other = (er,) if two else ()
     assert refused(command, "mini-", *other) == f"'mini-' matches 2 runs: {er}, {naive}"
     assert refused(command, naive.replace("naive", "naiev"), *other).endswith(f"; did you mean '{naive}'?")
     assert refused(command, "mini-naiev", *other) == (f"unknown run 'mini-naiev' in outputs; did you mean '{naive}'?")
@@ -118,7 +120,7 @@ def test_a_run_without_its_config_is_there_and_damaged(left: str, outputs: Path,
         ("show", f"{er}/"),
         ("show", f"outputs/runs/{er}"),
         ("rerun", er),
-        ("compare", naive, er[:8]),
+        ("show", naive, er[:8]),
     ):
         told = xclrun(*arguments)
         assert told.code == 1
@@ -134,7 +136,7 @@ def test_a_run_without_a_manifest_is_told_by_what_there_is(
     directory.manifest.unlink()
     assert "manifest.json is missing or damaged" in xclrun("show", er).last
     directory.done.unlink()
-    told = xclrun("compare", er, naive)
+    told = xclrun("show", er, naive)
     assert (told.code, told.last.startswith(f"{er} is damaged (")) == (1, True)
     assert (
         "has no manifest; its files: config.yaml, counts.parquet, events.jsonl, predictions/hop-0.parquet, "
@@ -146,7 +148,7 @@ def test_a_run_without_a_manifest_is_told_by_what_there_is(
     assert mine is not None
     with directory.lease.held(mine):
         assert xclrun("show", er).last.startswith(f"{er} is running and has no manifest; its files: ")
-    for command in (("show",), ("rerun",), ("compare", er)):
+    for command in (("show",), ("rerun",), ("show", er)):
         assert refused(*command, "").startswith("the name of a run is empty; give its id, ")
 
 
@@ -188,13 +190,13 @@ def test_a_fresh_run_is_compared_byte_for_byte(outputs: Path, xclrun: Xclrun, re
 
 def test_two_runs_are_compared(outputs: Path, xclrun: Xclrun) -> None:
     er, naive = run_ids(outputs)
-    told = xclrun("compare", "mini-naive", "mini-er")
+    told = xclrun("show", "mini-naive", "mini-er")
     assert told.code == 0, told.err
     lines = told.out.splitlines()
     assert lines[:2] == [f"A  {naive}", f"B  {er}"]
     assert ["strategy.name", "naive", "er"] in [line.split() for line in lines]
     assert not any("paths" in line for line in lines)
-    facts = json.loads(xclrun("compare", "--json", "mini-naive", "mini-er").out)
+    facts = json.loads(xclrun("show", "--json", "mini-naive", "mini-er").out)
     one, other = (record(RunDirectory(outputs / "runs" / run_id)) for run_id in (naive, er))
     for metric in one.scores:
         for i, language in enumerate(one.languages):
@@ -214,11 +216,11 @@ def test_two_runs_are_compared(outputs: Path, xclrun: Xclrun) -> None:
     facts["tests"]["slot_f1"]["drawn"] = "texts"
     assert f"over {facts['tests']['slot_f1']['sentences']:,} test texts)" in compare.render(facts)
     # With itself, and with one that is not finished.
-    same = json.loads(xclrun("compare", "--json", er, er).out)
+    same = json.loads(xclrun("show", "--json", er, er).out)
     assert (same["settings"], {test["p"] for test in same["tests"].values()}) == ({}, {None})
     assert "no interval and no p: all resamples are equal" in compare.render(same)
     (outputs / "runs" / er / "DONE").unlink()
-    assert "not tested: a run is not finished" in xclrun("compare", naive, er).out
+    assert "not tested: a run is not finished" in xclrun("show", naive, er).out
 
 
 def test_another_f1_is_named_and_two_kinds_are_not_subtracted() -> None:

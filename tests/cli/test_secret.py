@@ -46,7 +46,7 @@ def test_a_password_is_refused(
         ["plan", *RUN, f"tracking.uri='{URI}'"],
         [*RUN, "--config-dir", str(tmp_path / "conf"), "tracking=mine"],
         [*RUN, "tracking.uri=${oc.env:SERVER}"],
-        ["sync", "--outputs", ".", "--uri", URI],
+        ["mlflow", "sync", "--outputs", ".", "--uri", URI],
         ["report", "--outputs", ".", f"--uri={URI}"],
     ]
     for command in given:

@@ -212,14 +212,14 @@ def test_an_order_of_languages_that_the_dataset_lacks(refused: Callable[..., str
     [
         (
             ["reprot"],
-            "unknown command 'reprot'; did you mean 'report'? Known: average, buckets, cancel, compare, data, ",
+            "unknown command 'reprot'; did you mean 'report'? Known: cancel, data, list, logs, ",
         ),
         (["--config-dir", ".", "plan", "seed=1"], "'plan' is a command and must come first: xclrun plan …"),
         (["report", "--foo"], "report: unrecognized arguments: --foo; see `xclrun report --help`"),
         (["report"], "--outputs outputs: folder not found"),
-        (["ui", "--port", "x"], "argument --port: invalid int value: 'x'"),
+        (["mlflow", "ui", "--port", "x"], "argument --port: invalid int value: 'x'"),
         (["status"], "contains no sweeps"),
-        (["sync", "--experiment="], "argument --experiment: the name is empty"),
+        (["mlflow", "sync", "--experiment="], "argument --experiment: the name is empty"),
         (["plan", *TINY, "tracking.experiment="], "tracking.experiment=: is empty"),
         (["store"], "the following arguments are required: action"),
         (["store", "ls"], "folder not found"),
@@ -461,7 +461,7 @@ def test_words_that_yaml_reads_as_a_boolean_are_explained(
 
 def test_a_port_that_nothing_can_listen_at(refused: Callable[..., str], here: Path) -> None:
     (here / "mlflow.db").touch()
-    at = ("ui", "--outputs", str(here), "--port")
+    at = ("mlflow", "ui", "--outputs", str(here), "--port")
     assert refused(*at, "99999999") == "--port 99999999: must be a number from 1 to 65535"
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
@@ -471,8 +471,8 @@ def test_a_port_that_nothing_can_listen_at(refused: Callable[..., str], here: Pa
 
 
 def test_an_address_of_no_tracking_server(refused: Callable[..., str], here: Path) -> None:
-    for command in ("sync", "report"):
-        told = refused(command, "--outputs", str(here), "--uri", "foo://")
+    for command in (("mlflow", "sync"), ("report",)):
+        told = refused(*command, "--outputs", str(here), "--uri", "foo://")
         assert told.startswith("--uri=foo://: must be a folder or a full address that starts with http://, ")
 
 

@@ -124,7 +124,7 @@ def test_code_in_a_folder_is_never_run(
     monkeypatch.setattr("sys.stdin", io.StringIO("y\n" * 20))
     monkeypatch.chdir(tmp_path)
     small = ["experiment=smoke", "tracking=none", "model=mbert", f"model.path={folder}"]
-    for command in (small, ["plan", *small], ["params", *small], ["data", "audit", *small]):
+    for command in (small, ["plan", *small], ["plan", "--params", *small], ["data", "audit", *small]):
         assert main(command) == 2
         message = capsys.readouterr().err
         assert message.startswith(f"xclrun: model.path={folder}: its config.json names Python code")

@@ -142,7 +142,7 @@ def writes(strategy: str, folder: str, every: str) -> dict[str, Any]:
 
 
 def averages(folder: str, every: str) -> dict[str, Any]:
-    """Kill `xclrun average` at every ``every``-th place where it changes a file, repeat it, and compare."""
+    """Kill `xclrun model average` at every ``every``-th place where it changes a file, repeat it, and compare."""
     from xclrun.store.prune import damaged, entries
     from xclrun.train.average import average, weights_of
     from xclrun.train.progress import Listener

@@ -269,7 +269,11 @@ def test_what_cannot_be_read_stops_neither_reports_nor_the_mirror(
     torn: Callable[[bytes], tuple[Path, list[Path]]], xclrun: Callable[..., tuple[int, str]]
 ) -> None:
     outputs, (config, manifest, sweep, _) = torn(TORN["torn"])
-    for command, done in ((("sync",), "1 run sent"), (("report",), "Intent"), (("report", "--from-runs"), "Intent")):
+    for command, done in (
+        (("mlflow", "sync"), "1 run sent"),
+        (("report",), "Intent"),
+        (("report", "--from-runs"), "Intent"),
+    ):
         code, output = xclrun(*command, "--outputs", str(outputs))
         assert (code, done in output) == (1, True), output
         assert "Traceback" not in output

@@ -1,4 +1,4 @@
-"""MLflow unreachable, locked or damaged: training neither waits nor fails, and `xclrun sync` sends the runs later."""
+"""MLflow unreachable, locked or damaged: training neither waits nor fails; `mlflow sync` sends the runs later."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def _trains_all_the_same(xclrun: Command, outputs: Path, *overrides: str) -> Non
     assert time.monotonic() - began < PATIENCE
     assert "1 of 1 runs finished" in output
     assert "note: MLflow is unreachable" in output
-    assert "send the runs later with `xclrun sync`" in output
+    assert "send the runs later with `xclrun mlflow sync`" in output
     assert "Traceback" not in output
     assert whole(outputs)
 
@@ -53,7 +53,7 @@ def _trains_all_the_same(xclrun: Command, outputs: Path, *overrides: str) -> Non
 def test_server_that_refuses(xclrun: Command, tmp_path: Path) -> None:
     _trains_all_the_same(xclrun, tmp_path, "tracking.uri=http://127.0.0.1:9")
     began = time.monotonic()
-    code, output = xclrun("sync", "--outputs", str(tmp_path), "--uri", "http://127.0.0.1:9")
+    code, output = xclrun("mlflow", "sync", "--outputs", str(tmp_path), "--uri", "http://127.0.0.1:9")
     assert code == 1
     assert time.monotonic() - began < PATIENCE
     assert len(output.splitlines()) == 1
@@ -66,15 +66,15 @@ def test_locked_database(xclrun: Command, sent: Path, tmp_path: Path) -> None:
     with closing(sqlite3.connect(outputs / "mlflow.db", isolation_level=None)) as other:
         other.execute("BEGIN EXCLUSIVE")
         _trains_all_the_same(xclrun, outputs, "seed=2")
-        code, output = xclrun("sync", "--outputs", str(outputs))
+        code, output = xclrun("mlflow", "sync", "--outputs", str(outputs))
         assert code == 1
         assert output.splitlines()[-1].endswith("database is locked")
         # The report says so, and is made from the runs.
         code, output = xclrun("report", "--outputs", str(outputs))
         assert code == 0
         assert "reading the run directories instead" in output
-    assert "1 run sent" in xclrun("sync", "--outputs", str(outputs))[1]
-    assert "0 runs sent" in xclrun("sync", "--outputs", str(outputs))[1]
+    assert "1 run sent" in xclrun("mlflow", "sync", "--outputs", str(outputs))[1]
+    assert "0 runs sent" in xclrun("mlflow", "sync", "--outputs", str(outputs))[1]
 
 
 @pytest.mark.full
@@ -86,14 +86,14 @@ def test_a_lock_that_another_process_holds_is_waited_for_with_a_limit(
     with (tmp_path / "mlflow.lock").open("w") as locked:
         fcntl.flock(locked, fcntl.LOCK_EX)
         began = time.monotonic()
-        code, output = xclrun("sync", "--outputs", str(tmp_path))
+        code, output = xclrun("mlflow", "sync", "--outputs", str(tmp_path))
         assert code == 1
         assert f"another process has locked {tmp_path / 'mlflow.lock'} for more than 0.3 s" in output
         code, output = xclrun("report", "--outputs", str(tmp_path))
         assert code == 0
         assert "reading the run directories instead" in output
         assert time.monotonic() - began < PATIENCE
-    code, output = xclrun("sync", "--outputs", str(tmp_path))
+    code, output = xclrun("mlflow", "sync", "--outputs", str(tmp_path))
     assert (code, "sent" in output) == (0, True), output
 
 
@@ -121,15 +121,17 @@ def test_an_unusable_database_is_moved_aside_by_a_rebuild(
     content = database.read_bytes()
     code, output = xclrun(*TRACKED, "seed=2", f"paths.outputs={outputs}", "-m")
     assert (code, "1 of 1 runs finished" in output) == (0, True), output
-    # `xclrun sync` alone would not send it.
+    # `xclrun mlflow sync` alone would not send it.
     assert "cannot be used" in output
-    assert "`xclrun sync --rebuild` replaces it" in output
-    assert "send the runs later with `xclrun sync`" not in output
+    assert "`xclrun mlflow sync --rebuild` replaces it" in output
+    assert "send the runs later with `xclrun mlflow sync`" not in output
     assert "Traceback" not in output
     assert whole(outputs)
-    code, output = xclrun("sync", "--outputs", str(outputs))
-    assert (code, len(output.splitlines()), "`xclrun sync --rebuild` replaces it" in output) == (1, 1, True), output
-    code, output = xclrun("sync", "--rebuild", "--outputs", str(outputs))
+    code, output = xclrun("mlflow", "sync", "--outputs", str(outputs))
+    assert (code, len(output.splitlines()), "`xclrun mlflow sync --rebuild` replaces it" in output) == (1, 1, True), (
+        output
+    )
+    code, output = xclrun("mlflow", "sync", "--rebuild", "--outputs", str(outputs))
     assert (code, "2 runs sent" in output) == (0, True), output
     [aside] = outputs.glob("mlflow.db.unusable-*")
     assert aside.read_bytes() == content

@@ -189,7 +189,7 @@ def test_a_failing_run_is_failed_everywhere_and_its_siblings_finish(lab: Lab, tm
     assert result[1].detail in lab.xclrun("logs", result[1].run_id, "--outputs", str(tmp_path)).stdout
     # The workers wrote files alone.
     assert not (tmp_path / "mlflow.db").exists()
-    assert lab.xclrun("sync", "--watch", "0.1", "--outputs", str(tmp_path)).returncode == 0
+    assert lab.xclrun("mlflow", "sync", "--watch", "0.1", "--outputs", str(tmp_path)).returncode == 0
     mirror = Mirror(tmp_path, TrackingConfig())
     runs = mirror.client.search_runs([mirror.experiment], "tags.`xclrun.kind` = 'run'")
     states = {run.data.tags["xclrun.run_id"]: run.info.status for run in runs}

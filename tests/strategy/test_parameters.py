@@ -240,7 +240,7 @@ def test_what_is_counted_without_a_model_is_what_strategies_leave_as_it_was(comp
 
 
 def params(*arguments: str, capsys: pytest.CaptureFixture[str]) -> Any:
-    assert main(["params", *arguments, "--json"]) == 0
+    assert main(["plan", "--params", *arguments, "--json"]) == 0
     return json.loads(capsys.readouterr().out)
 
 
@@ -275,7 +275,7 @@ def test_the_command_counts_what_a_run_trains(finished: Make, capsys: pytest.Cap
 
 
 def test_the_table_for_people(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["params", *GIVEN, "strategy=lang_spec_enc", "strategy.layers=[10,11,12]"]) == 0
+    assert main(["plan", "--params", *GIVEN, "strategy=lang_spec_enc", "strategy.layers=[10,11,12]"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == "mbert · lang_spec_enc(layers=[10,11,12]) · 6 languages · 114 intents, 152 tags"
     assert ["layers", "10-12", "21,263,616", "6", "127,581,696", "yes"] in [line.split() for line in lines]
@@ -288,7 +288,7 @@ def test_the_table_for_people(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_the_table_says_which_hop_trains_what(capsys: pytest.CaptureFixture[str]) -> None:
     given = ("experiment=fewshot", "language=de", "dataset.task=sequence_class", "task.classes=3", "model=mbert")
-    assert main(["params", *given, "strategy=cos_pooler"]) == 0
+    assert main(["plan", "--params", *given, "strategy=cos_pooler"]) == 0
     lines = capsys.readouterr().out.splitlines()
     rows = [line.split() for line in lines]
     assert ["layers", "1-12", "85,054,464", "1", "85,054,464", "hop", "1"] in rows
@@ -296,7 +296,7 @@ def test_the_table_says_which_hop_trains_what(capsys: pytest.CaptureFixture[str]
     assert ["class", "head", "2,304", "1", "2,304", "yes"] in rows
     assert ["class", "head", "3", "1", "3", "hop", "1"] in rows
     assert "trained at each hop  177,855,747 (hop 1), 592,896 (hop 2)" in lines
-    assert main(["params", *given, "strategy=fc", "source=none"]) == 0
+    assert main(["plan", "--params", *given, "strategy=fc", "source=none"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert ["layers", "1-12", "85,054,464", "1", "85,054,464", "no"] in [line.split() for line in lines]
     assert "trained at each hop  2,307" in lines
@@ -314,11 +314,11 @@ def test_the_table_says_which_hop_trains_what(capsys: pytest.CaptureFixture[str]
             ["strategy=lang_spec_enc", "strategy.layers=[1,2,3]", *GIVEN[:2]],
             "the encoder has no layer 3, only layers 1 to 2",
         ),
-        (["--jsn"], "params: unknown option '--jsn'"),
+        (["--jsn"], "plan --params: unknown option '--jsn'"),
     ],
 )
 def test_wrong_usage(arguments: list[str], told: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["params", *arguments]) == 2
+    assert main(["plan", "--params", *arguments]) == 2
     error = capsys.readouterr().err
     assert told in error
     assert error.count("\n") == 1

@@ -150,7 +150,7 @@ def test_averages_that_cannot_be_made_are_told(make_run: Make, do: Do, xclrun: C
     with pytest.raises(UsageError, match="--all: hop 1"):
         averaged(run, None)
     assert not run.directory.averages.exists()
-    code, output = xclrun("average", run.id[:-3], "--last", "2", "--outputs", str(run.outputs))
+    code, output = xclrun("model", "average", run.id[:-3], "--last", "2", "--outputs", str(run.outputs))
     assert code == 0
     assert output.startswith(f"{run.id}: mean of the last 2 points, 2 hops: ")
     assert len(list(run.directory.averages.iterdir())) == 2
@@ -158,13 +158,13 @@ def test_averages_that_cannot_be_made_are_told(make_run: Make, do: Do, xclrun: C
         (("--last", "0"), "--last 0: must be a whole number of at least 1"),
         ((), "one of the arguments --last --all is required"),
     ):
-        code, output = xclrun("average", run.id, *arguments, "--outputs", str(run.outputs))
+        code, output = xclrun("model", "average", run.id, *arguments, "--outputs", str(run.outputs))
         assert code == 2
         assert wrong in output
     # Of several runs none is begun where one cannot be done.
     other = do(make_run(*KEEPING, "seed=2", "evaluate.keep_points=2"))
     without = do(make_run("order=[en,de]"))
-    code, output = xclrun("average", other.id, without.id, "--last", "2", "--outputs", str(run.outputs))
+    code, output = xclrun("model", "average", other.id, without.id, "--last", "2", "--outputs", str(run.outputs))
     assert (code, other.directory.averages.exists()) == (2, False)
     assert f"{without.id} stored no weights of evaluation points" in output
     # What one damaged file of a training stands beside is not lost for it.

@@ -152,7 +152,7 @@ def test_what_cannot_be_exported_is_told(make_run: Make, do: Do, tmp_path: Path,
         export(run, 3, None, tmp_path / "file" / "x")
     with pytest.raises(UsageError, match="omit this option"):
         export(run, 2, "de", tmp_path / "x")
-    arguments = ("export", run.id[:-3], str(tmp_path / "done"), "--outputs", str(run.outputs), "--hop", "1")
+    arguments = ("model", "export", run.id[:-3], str(tmp_path / "done"), "--outputs", str(run.outputs), "--hop", "1")
     code, output = xclrun(*arguments)
     assert (code, output) == (0, f"hop 1 of {run.id}: {tmp_path / 'done'}\n")
     code, output = xclrun(*arguments)
@@ -160,7 +160,7 @@ def test_what_cannot_be_exported_is_told(make_run: Make, do: Do, tmp_path: Path,
     assert f"{tmp_path / 'done'}: already exists" in output
     # Outputs that were moved since: the weights are looked for beside the run.
     moved = run.outputs.rename(tmp_path / "moved")
-    code, output = xclrun("export", run.id, str(tmp_path / "again"), "--outputs", str(moved))
+    code, output = xclrun("model", "export", run.id, str(tmp_path / "again"), "--outputs", str(moved))
     assert (code, output) == (0, f"hop 2 of {run.id}: {tmp_path / 'again'}\n")
     moved.rename(run.outputs)
     run.store.path(run.stages[1].train).rename(tmp_path / "gone")

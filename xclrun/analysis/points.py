@@ -245,7 +245,7 @@ RULES = {
 
 
 def rules(records: Iterable[RunRecord]) -> list[Rule]:
-    """Return `RULES`, and a rule for each average of checkpoints (`xclrun average`) in the records."""
+    """Return `RULES`, and a rule for each average of checkpoints (`xclrun model average`) in the records."""
     averages = sorted({mean["of"] for record in records for mean in record.averaged})
     return [*RULES.values(), *map(_averaging, averages)]
 

@@ -75,7 +75,7 @@ class RunRecord:
             (number of sentences seen in the hop), ``own`` (the number without replay), ``test`` and, if evaluated,
             ``dev``: language → metric → score.
         whole_fingerprint: hash of the data that the bucket was drawn from.
-        averaged: one dict per hop and average of its checkpoints (`xclrun average`): ``hop``, ``of`` (``last-5``,
+        averaged: one dict per hop and average of its checkpoints (`xclrun model average`): ``hop``, ``of`` (``last-5``,
             ``all``), and ``test``: language → metric → score.
         coded: one dict per coded block: ``hop`` of the coding model, ``block`` (from 1), ``codes``: kind → `BlockCode`
             as a dict, and ``start_knows``: kinds of codes for which the initial model codes the first block.

@@ -1,4 +1,4 @@
-"""``xclrun average RUN``: average a hop's last checkpoints and evaluate the result."""
+"""``xclrun model average RUN``: average a hop's last checkpoints and evaluate the result."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from xclrun.command.common import RUN_HELP, finished_runs, outputs_parser
 def main(arguments: Sequence[str]) -> int:
     """Evaluate averaged weights of runs; return the exit code."""
     parser = outputs_parser(
-        "average",
+        "model average",
         "Average the weights at the last evaluation points of each hop of a run and evaluate the result. This needs "
         "neither dev data nor training, but the run must have stored weights (evaluate.keep_points). Reports compare "
         "the average with the rules that select a checkpoint.",

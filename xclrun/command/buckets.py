@@ -1,4 +1,4 @@
-"""``xclrun buckets make|check|show``: draw, check and show few-shot training sets."""
+"""``xclrun data buckets make|check|show``: draw, check and show few-shot training sets."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ if TYPE_CHECKING:
 def main(arguments: Sequence[str]) -> int:
     """Make, check or show buckets; return the exit code: 1 if a check fails."""
     parser = Parser(
-        prog="xclrun buckets",
+        prog="xclrun data buckets",
         description="Few-shot training sets (buckets) for every language of the dataset, drawn as dataset.buckets "
         "specifies. make writes them in the published layout. check verifies their properties (counts, "
         "minimality, disjointness, no duplicates, no overlap with dev and test), lists violations, and exits with code "
         "1 if there are any. show prints their contents.",
-        usage="xclrun buckets make KEY=VALUE … shots=1,2,4 bucket=range(0,40) --to DIR\n"
-        "       xclrun buckets check|show KEY=VALUE … shots=… bucket=… [--json]\n"
-        "       xclrun buckets check|show [KEY=VALUE …] --from DIR [--json]",
+        usage="xclrun data buckets make KEY=VALUE … shots=1,2,4 bucket=range(0,40) --to DIR\n"
+        "       xclrun data buckets check|show KEY=VALUE … shots=… bucket=… [--json]\n"
+        "       xclrun data buckets check|show [KEY=VALUE …] --from DIR [--json]",
     )
     parser.add_argument("action", choices=["make", "check", "show"], help="the action")
     parser.add_overrides(", such as dataset=mtop")

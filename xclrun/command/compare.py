@@ -1,4 +1,4 @@
-"""``xclrun compare``: settings and scores of two runs side by side, with a paired test of the final scores."""
+"""``xclrun show RUN RUN``: settings and scores of two runs side by side, with a paired test of the final scores."""
 
 from __future__ import annotations
 
@@ -7,10 +7,8 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from xclrun.command.common import RUN_HELP, chosen_run, outputs_parser
-from xclrun.command.show import read_run, scoring
+from xclrun.command.described import read_run, scoring
 from xclrun.core.identity import flat
-from xclrun.core.task import select_metrics
 from xclrun.store.rundir import RunDirectory
 
 if TYPE_CHECKING:
@@ -20,25 +18,6 @@ if TYPE_CHECKING:
 
 # Keys that do not affect results.
 NOT_SETTINGS = ("paths.", "strategy_label")
-
-
-def main(arguments: Sequence[str]) -> int:
-    """Print the differences between two runs; return the exit code."""
-    parser = outputs_parser(
-        "compare",
-        "Show the settings in which two runs differ, their scores side by side, and a paired bootstrap test of their "
-        "final scores over the same test sentences. The test does not account for variation between seeds; "
-        "`xclrun report` compares strategies over several seeds.",
-    )
-    for name in ("A", "B"):
-        parser.add_argument(name.lower(), metavar=name, help=RUN_HELP)
-    parser.add_metrics()
-    parser.add_json()
-    args = parser.parse_args(arguments)
-    select_metrics(args.metrics)
-    facts = differences([chosen_run(args.outputs, text) for text in (args.a, args.b)])
-    print(json.dumps(facts, indent=1) if args.json else render(facts))
-    return 0
 
 
 def differences(directories: Sequence[RunDirectory]) -> dict[str, Any]:

@@ -25,7 +25,7 @@ def main(arguments: Sequence[str]) -> int:
         description="Audit the dataset of `xclrun OVERRIDES`: sizes, label coverage per language and split, sentences "
         "shared by splits, translations shared by splits (examples with the same ID), and subwords and truncation with "
         "the model's tokenizer.",
-        usage="xclrun data audit KEY=VALUE … [--json]",
+        usage="xclrun data audit KEY=VALUE … [--json]\n       xclrun data buckets make|check|show …",
     )
     parser.add_argument("action", choices=["audit"], help="the action")
     parser.add_overrides(", such as dataset=mtop")

@@ -1,4 +1,4 @@
-"""``xclrun export RUN DIR``: export a trained model in Hugging Face format."""
+"""``xclrun model export RUN DIR``: export a trained model in Hugging Face format."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from xclrun.command.common import chosen_run, outputs_parser
 def main(arguments: Sequence[str]) -> int:
     """Export a hop of a run; return the exit code."""
     parser = outputs_parser(
-        "export",
+        "model export",
         "Export the model after a hop: the encoder as a folder for AutoModel.from_pretrained, with its tokenizer, "
         "with its head if transformers has the same; the heads and language-specific parameters as safetensors; "
         "export.json, which describes the files; and README.md, a model card.",

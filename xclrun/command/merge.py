@@ -1,4 +1,4 @@
-"""``xclrun merge RUN``: merge the models of a run's hops and evaluate the merge, without training."""
+"""``xclrun model merge RUN``: merge the models of a run's hops and evaluate the merge, without training."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from xclrun.command.common import RUN_HELP, finished_runs, outputs_parser
 def main(arguments: Sequence[str]) -> int:
     """Evaluate merged models of runs; return the exit code."""
     parser = outputs_parser(
-        "merge",
+        "model merge",
         "Merge the stored weights of a run's hops, evaluate the merge after every hop like a trained model, and store "
         "the result as a run of strategy merge, which reports show next to the original. Nothing is trained.",
     )

@@ -1,4 +1,4 @@
-"""``xclrun params``: count the parameters of a strategy's model."""
+"""``xclrun plan --params``: count the parameters of a strategy's model."""
 
 from __future__ import annotations
 
@@ -100,13 +100,13 @@ def _hops(hops: Sequence[int], total: int) -> str:
 def main(arguments: Sequence[str]) -> int:
     """Print the counts of a command's jobs; return the exit code."""
     parser = Parser(
-        prog="xclrun params",
+        prog="xclrun plan --params",
         description="Count the parameters of `xclrun OVERRIDES` by part: those of the final model with all its "
         "languages, and those trained at each hop. The numbers of labels are read from the data. To count without data "
         "and weights, pass task.intents=N task.tags=N (intents and slots), task.classes=N (classes only) or "
         "task.tags=N (tags only), and task.languages=N if the order is not a list.",
-        usage="xclrun params KEY=VALUE … [--json]\n"
-        "       xclrun params KEY=VALUE … task.intents=N task.tags=N [task.languages=N]",
+        usage="xclrun plan --params KEY=VALUE … [--json]\n"
+        "       xclrun plan --params KEY=VALUE … task.intents=N task.tags=N [task.languages=N]",
     )
     parser.add_overrides(outputs=True)
     parser.add_json()

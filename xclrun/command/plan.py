@@ -30,7 +30,7 @@ def main(arguments: Sequence[str]) -> int:
         "deduplication, estimated time and disk. Nothing is trained.",
         usage="xclrun plan KEY=VALUE … [--json]\n"
         "       xclrun plan KEY=VALUE … --missing | --budget | --measure | --power POINTS\n"
-        "       xclrun plan KEY=VALUE … --save NAME",
+        "       xclrun plan KEY=VALUE … --save NAME | --params",
     )
     parser.add_overrides(outputs=True)
     parser.add_argument(
@@ -59,6 +59,9 @@ def main(arguments: Sequence[str]) -> int:
         "--save",
         metavar="NAME",
         help="write the command as a sweep to DIR/sweep/NAME.yaml; DIR is the folder of --config-dir, else configs",
+    )
+    parser.add_argument(
+        "--params", action="store_true", help="number of parameters: total, by hop, by part (--params --help)"
     )
     parser.add_json()
     args = parser.parse_with_overrides(arguments)

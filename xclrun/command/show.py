@@ -1,4 +1,4 @@
-"""``xclrun show``: the settings, scores, command and files of one run."""
+"""``xclrun show``: the settings, scores, command and files of one run, or the differences of two runs."""
 
 from __future__ import annotations
 
@@ -6,74 +6,40 @@ import json
 import math
 import textwrap
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from xclrun.command.common import chosen_run, outputs_parser
-from xclrun.core.errors import RunError
+from xclrun.command import compare
+from xclrun.command.common import RUN_HELP, chosen_run, outputs_parser
+from xclrun.command.described import files_of, read_run, scoring
 from xclrun.core.task import select_metrics
 from xclrun.store.rundir import RunDirectory
-
-if TYPE_CHECKING:
-    from xclrun.analysis.record import RunRecord
-
 
 # Columns of a terminal.
 WIDTH = 80
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Print a run; return the exit code."""
+    """Print a run, or the differences of two runs; return the exit code."""
     parser = outputs_parser(
-        "show", "Show a run: settings, score matrix, command, files, and hops shared with other runs."
+        "show",
+        "Show a run: settings, score matrix, command, files, and hops shared with other runs. With two runs, show the "
+        "settings in which they differ, their scores side by side, and a paired bootstrap test of their final scores "
+        "over the same test sentences. The test does not account for variation between seeds; `xclrun report` compares "
+        "strategies over several seeds.",
     )
     parser.add_run()
+    parser.add_argument("other", nargs="?", metavar="RUN", help=f"another run to compare: {RUN_HELP}")
     parser.add_metrics()
     parser.add_json()
     args = parser.parse_args(arguments)
     select_metrics(args.metrics)
+    if args.other is not None:
+        differing = compare.differences([chosen_run(args.outputs, text) for text in (args.run, args.other)])
+        print(json.dumps(differing, indent=1) if args.json else compare.render(differing))
+        return 0
     facts = describe(chosen_run(args.outputs, args.run))
     print(json.dumps(facts, indent=1) if args.json else render(facts))
     return 0
-
-
-def read_run(directory: RunDirectory) -> tuple[RunRecord, dict[str, dict[str, float]]]:
-    """Return the record of a run, and metric → measure → value over all languages, without undefined measures."""
-    from xclrun.analysis.finished import with_references
-    from xclrun.analysis.measures import measure
-    from xclrun.analysis.records import record
-    from xclrun.analysis.reference import References
-    from xclrun.launch.status import sweep_status
-
-    outputs = directory.path.parents[1]
-    if not directory.manifest.is_file():
-        [status] = sweep_status(outputs, [directory.run_id])
-        if status.state == "missing":
-            raise RunError(f"{directory.run_id} has not started; start it with `xclrun rerun {directory.run_id}`")
-        detail = f" ({status.detail})" if status.detail else ""
-        files = ", ".join(_files(directory))
-        raise RunError(f"{directory.run_id} is {status.state}{detail} and has no manifest; its files: {files}")
-    try:
-        run = record(directory)
-    except ValueError as error:
-        raise RunError(str(error)) from error
-    references = References([run, *with_references(outputs, [run])[0]])
-    measures: dict[str, dict[str, float]] = {}
-    for metric in run.scores:
-        values = measure(run, metric, references.scores(run, metric)).items()
-        overall = {name: value for (name, language), value in values if not language}
-        measures[metric] = {n: v for n, v in overall.items() if isinstance(v, float) and not math.isnan(v)}
-    return run, measures
-
-
-def _files(directory: RunDirectory) -> list[str]:
-    return sorted(str(p.relative_to(directory.path)) for p in directory.path.rglob("*") if p.is_file())
-
-
-def scoring(run: RunRecord, metric: str) -> str:
-    """Return how span F1 was computed, ``span_micro`` or ``tag_macro``; empty for other metrics."""
-    from xclrun.core.task import BY_NAME
-
-    return str(run.config["evaluate"]["slot_f1"]) if BY_NAME[metric].span_f1 else ""
 
 
 def describe(directory: RunDirectory) -> dict[str, Any]:
@@ -106,7 +72,7 @@ def describe(directory: RunDirectory) -> dict[str, Any]:
         "code": run.code_version,
         "sweeps": {s["name"]: command_of(s, run_id) for s in sweeps(outputs) if run_id in s["runs"]},
         "folder": str(directory.path),
-        "files": _files(directory),
+        "files": files_of(directory),
         "log": None if job is None else str(job.log),
         "hops": [
             {"hop": s["hop"], "name": s.get("name", ""), "shared": s["shared"], "weights": s["train"]}

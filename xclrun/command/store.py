@@ -54,7 +54,7 @@ def _facts(entry: Entry) -> dict[str, Any]:
 
 
 def _unique(entries: Iterable[Entry]) -> list[Entry]:
-    """Return each entry once; temporary files of `xclrun average` are no part of a store, so every store has them."""
+    """Return each entry once; temporary files of `model average` are no part of a store, so every store has them."""
     return list({entry.path: entry for entry in entries}.values())
 
 

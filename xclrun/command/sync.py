@@ -1,4 +1,4 @@
-"""``xclrun sync``: send new runs to MLflow or another tracker."""
+"""``xclrun mlflow sync``: send new runs to MLflow or another tracker."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from xclrun.core.terminal import note
 def main(arguments: Sequence[str]) -> int:
     """Send runs; return the exit code."""
     parser = outputs_parser(
-        "sync",
+        "mlflow sync",
         "Send new and changed runs to MLflow, or to another tracker. Unchanged runs are not sent again.",
     )
     parser.add_argument(

@@ -1,4 +1,4 @@
-"""``xclrun ui``: MLflow's web interface on the runs."""
+"""``xclrun mlflow ui``: MLflow's web interface on the runs."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ QUIET = {
 
 def main(arguments: Sequence[str]) -> int:
     """Run MLflow's server in place of this process."""
-    parser = outputs_parser("ui", "Start MLflow's web interface on the runs; ends with Ctrl-C.")
+    parser = outputs_parser("mlflow ui", "Start MLflow's web interface on the runs; ends with Ctrl-C.")
     parser.add_argument("--port", type=int, default=5000, help="port on this machine (default: %(default)s)")
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on (default: %(default)s)")
     args = parser.parse_args(arguments)
@@ -34,7 +34,9 @@ def main(arguments: Sequence[str]) -> int:
         raise UsageError(f"--port {args.port}: must be a number from 1 to 65535")
     outputs = existing(args.outputs)
     if not (outputs / "mlflow.db").is_file():
-        raise UsageError(f"--outputs {outputs}: contains no mlflow.db; create it with `xclrun sync`, or start a run")
+        raise UsageError(
+            f"--outputs {outputs}: contains no mlflow.db; create it with `xclrun mlflow sync`, or start a run"
+        )
     _check_free(args.host, args.port)
     from xclrun.tracking.mirror import run_pages, tracking_uri
 

@@ -408,7 +408,7 @@ class _Searching:
         with BackgroundMirror(sweep.outputs, sweep.tracking, [run.run_id for run in runs]) as mirror:
             pass
         if not mirror.close():
-            note("some runs were not sent to the tracker; send them later with `xclrun sync`")
+            note("some runs were not sent to the tracker; send them later with `xclrun mlflow sync`")
         line(f"Best on dev: {tuned.trials[0].name}")
         options = f"{sweep.outputs_option}{sweep.tracking_options}"
         line(f"Next: `xclrun report {s.name}{options}` shows the test scores of this setting only")

@@ -266,6 +266,6 @@ def conclude(sweep: Sweep, tried: Sequence[Run], seconds: float, unsent: str = "
         raise SweepFailed(f"failed: {', '.join(run.id for run in failed)}; re-run the same command to retry")
     line(f"Next: `xclrun report {sweep.name}{sweep.outputs_option}{sweep.tracking_options}` creates tables and figures")
     if sweep.tracking.in_mlflow and sweep.tracking.uri is None:
-        line(f"      `xclrun ui{sweep.outputs_option}` opens MLflow")
+        line(f"      `xclrun mlflow ui{sweep.outputs_option}` opens MLflow")
     if trained := weights_size(sweep.runs):
         line(f"      `xclrun store gc --weights{sweep.outputs_option}` frees {size(trained)}; reports need no weights")

@@ -83,7 +83,7 @@ def entries(
     refuse: Callable[[str], None] | None = None,
     removed: Collection[Path] = (),
 ) -> Iterator[Entry]:
-    """Yield the entries of the store, and what killed commands left: files of `xclrun average`, folders of `xclrun rm`.
+    """Yield the entries of the store, and what killed commands left: files of `model average`, folders of `xclrun rm`.
 
     Args:
         warn: called with a line about each unreadable run. An unreadable unfinished run may need every entry.
@@ -233,7 +233,7 @@ def damaged(store: StageStore, outputs: Path) -> Iterator[str]:
             yield f"{path}: changed since it was written; it is ignored and created again when needed"
     for folder in sorted(outputs.glob("runs/*/averages")):
         for path in damaged_files(folder):
-            yield f"{path}: changed since it was written; it is ignored; `xclrun average` creates it again"
+            yield f"{path}: changed since it was written; it is ignored; `xclrun model average` creates it again"
     for done in sorted((outputs / "runs").glob("*/DONE")):
         directory = RunDirectory(done.parent)
         try:

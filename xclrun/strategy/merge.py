@@ -25,10 +25,10 @@ Settings:
   number of training sentences of their hops (null: all sentences). Deviations from Matena & Raffel: the gradients are
   those of the gold labels, as in ``ewc``, instead of an expectation over the model's predictions; the models have equal
   coefficients; the Fisher information is not normalised. A model with a low training loss therefore gets low weights.
-- ``merged`` is another strategy whose hops are merged (`xclrun merge RUN` sets this key). If null, this strategy is
+- ``merged`` is another strategy whose hops are merged (`xclrun model merge RUN` sets this key). If null, this is
   ``lang_spec_ft`` or ``naive``, depending on ``start``.
 
-Choose coefficients on dev data (`xclrun merge RUN --select-on dev`): the dev scores after the last hop select one
+Choose coefficients on dev data (`xclrun model merge RUN --select-on dev`): the dev scores after the last hop select one
 value, which all earlier merges also use. Dev scores in training and evaluation points inside hops use unmerged weights.
 
 Cost: no training. Merging reads the weights of all hops so far: 4 bytes per weight and hop in memory. ``fisher`` needs

@@ -40,8 +40,8 @@ UNUSABLE = os.EX_DATAERR
 class BackgroundMirror:
     """Context manager: a process that sends the runs of a sweep.
 
-    Errors are written to ``log``; the next sweep or ``xclrun sync`` sends the remaining runs. If the block raises
-    an exception, the process continues, but the block ends without waiting for it.
+    Errors are written to ``log``; the next sweep or ``xclrun mlflow sync`` sends the remaining runs. If the block
+    raises an exception, the process continues, but the block ends without waiting for it.
 
     Attributes:
         runs: IDs of the runs to send at the end.
@@ -62,7 +62,7 @@ class BackgroundMirror:
                 self.process = self._start()
             except OSError as error:
                 self.failed = True
-                note(f"cannot start sending runs to the tracker ({error}); send them later with `xclrun sync`")
+                note(f"cannot start sending runs to the tracker ({error}); send them later with `xclrun mlflow sync`")
         return self
 
     def _start(self) -> subprocess.Popen[bytes]:
@@ -107,10 +107,9 @@ class BackgroundMirror:
     def problem(self) -> str:
         """The reason why some runs were not sent, and the command that sends them."""
         if self.process is not None and self.process.returncode == UNUSABLE:
-            return (
-                f"MLflow's database or experiment cannot be used (see {self.log}); `xclrun sync --rebuild` replaces it"
-            )
-        command = "`xclrun sync`" if self.tracking.in_mlflow else f"`xclrun sync --to {self.tracking.to}`"
+            why = f"MLflow's database or experiment cannot be used (see {self.log})"
+            return f"{why}; `xclrun mlflow sync --rebuild` replaces it"
+        command = "`xclrun mlflow sync`" if self.tracking.in_mlflow else f"`xclrun mlflow sync --to {self.tracking.to}`"
         return f"{TRACKERS[self.tracking.to]} is unreachable (see {self.log}); send the runs later with {command}"
 
     def close(self, timeout: float = 120.0) -> bool:

@@ -69,7 +69,7 @@ class UnusableDatabase(RunError):
 
     def __init__(self, path: Path, why: str) -> None:
         why = why.partition(". ")[0]
-        super().__init__(f"MLflow's database {path} cannot be used: {why}; `xclrun sync --rebuild` replaces it")
+        super().__init__(f"MLflow's database {path} cannot be used: {why}; `xclrun mlflow sync --rebuild` replaces it")
         self.path = path
 
     def move_aside(self) -> Path:
@@ -94,8 +94,8 @@ class DeletedExperiment(RunError):
 
     def __init__(self, client: MlflowClient, experiment: Experiment) -> None:
         super().__init__(
-            f"MLflow's experiment '{experiment.name}' was deleted; `xclrun sync --rebuild` restores it, or use another "
-            "tracking.experiment"
+            f"MLflow's experiment '{experiment.name}' was deleted; `xclrun mlflow sync --rebuild` restores it, "
+            "or use another tracking.experiment"
         )
         self.client, self.experiment = client, experiment
 
@@ -130,7 +130,7 @@ def _quiet() -> Iterator[None]:
     """Hide MLflow's log lines; its errors are raised too."""
     os.environ.setdefault("MLFLOW_ENABLE_ASYNC_LOGGING", "false")
     os.environ.setdefault("GIT_PYTHON_REFRESH", "quiet")
-    # Three attempts within seconds instead of minutes; `xclrun sync` can be repeated.
+    # Three attempts within seconds instead of minutes; `xclrun mlflow sync` can be repeated.
     os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "2")
     level = logging.root.manager.disable
     logging.disable(logging.CRITICAL)
@@ -425,7 +425,7 @@ class Mirror(Tracker):
                     records.append(RunRecord.from_json(path.read_bytes()))
                 except UNREADABLE as error:
                     name = f"{RECORD} of {tags[f'{TAG}.run_id']} in MLflow"
-                    warn(f"{name} cannot be read ({error}); skipped; `xclrun sync --rebuild` sends it again")
+                    warn(f"{name} cannot be read ({error}); skipped; `xclrun mlflow sync --rebuild` sends it again")
         return records
 
     def _sent_here(self, run_id: str) -> bool:

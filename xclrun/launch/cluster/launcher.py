@@ -322,7 +322,7 @@ def _announce_to_server(sweep: Sweep) -> None:
             if len(sweep.runs) > 1:
                 mirror.send_sweep(sweep.facts)
         except RunError as error:
-            note(f"{error}; send the runs later with `xclrun sync`", "  ")
+            note(f"{error}; send the runs later with `xclrun mlflow sync`", "  ")
 
 
 def _incomplete(submission: Submission, problem: str, rejected: bool = True) -> str:
@@ -340,5 +340,5 @@ def _print_next_steps(sweep: Sweep) -> None:
     line(f"Next: `xclrun status {sweep.name}{at} --watch` shows progress")
     line(f"      `xclrun cancel {sweep.name}{at}` cancels it")
     if sweep.tracking.in_mlflow and sweep.tracking.uri is None:
-        line(f"      `xclrun sync --watch{at}{mlflow}` sends finished runs to MLflow")
+        line(f"      `xclrun mlflow sync --watch{at}{mlflow}` sends finished runs to MLflow")
     line(f"      `xclrun report {sweep.name}{at}{mlflow}` creates tables and figures of the finished runs")

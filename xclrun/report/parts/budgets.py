@@ -117,7 +117,7 @@ def budget_table(
         "a hop shared by several runs counts in full for each run; steps: optimizer updates; examples and tokens "
         "include replayed examples",
         "trials: number of different configurations of the strategy that have finished runs in the outputs directory, "
-        "or that xclrun merge compared on dev data",
+        "or that xclrun model merge compared on dev data",
         *_merged(comparison, costs),
         f"≠: differs from {base_label} by more than {100 * TOLERANCE:.0f} %, so the budgets are unequal",
     )
