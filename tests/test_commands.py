@@ -97,11 +97,11 @@ def typed_lines(text: str) -> Iterator[tuple[int, str]]:
     for span in re.finditer(r"`([^`]+)`", whole):
         code = " ".join(span[1].split())
         # `xclrun show` in a sentence is the name of a command.
-        if code.removeprefix("xclrun ") not in NAMES:
+        if code.removeprefix("xclrun ") not in OF_COMMANDS:
             yield whole.count("\n", 0, span.start()) + 1, code
 
 
-NAMES = {*COMMANDS, "plan --params", *(f"{group} {name}" for group in GROUPS for name in GROUPS[group])}
+OF_COMMANDS = {*COMMANDS, "plan --params", *(f"{group} {name}" for group in GROUPS for name in GROUPS[group])}
 
 
 def shell_words(line: str) -> list[list[str]]:

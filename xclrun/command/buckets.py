@@ -31,7 +31,7 @@ def main(arguments: Sequence[str]) -> int:
         "specifies. make writes them in the published layout. check verifies their properties (counts, "
         "minimality, disjointness, no duplicates, no overlap with dev and test), lists violations, and exits with code "
         "1 if there are any. show prints their contents.",
-        usage="xclrun data buckets make KEY=VALUE … shots=1,2,4 bucket=range(0,40) --to DIR\n"
+        usage="xclrun data buckets make KEY=VALUE … shots=1,2 bucket=range(0,9) --to DIR\n"
         "       xclrun data buckets check|show KEY=VALUE … shots=… bucket=… [--json]\n"
         "       xclrun data buckets check|show [KEY=VALUE …] --from DIR [--json]",
     )

@@ -106,7 +106,7 @@ def main(arguments: Sequence[str]) -> int:
         "and weights, pass task.intents=N task.tags=N (intents and slots), task.classes=N (classes only) or "
         "task.tags=N (tags only), and task.languages=N if the order is not a list.",
         usage="xclrun plan --params KEY=VALUE … [--json]\n"
-        "       xclrun plan --params KEY=VALUE … task.intents=N task.tags=N [task.languages=N]",
+        "       xclrun plan --params KEY=VALUE … task.intents=N task.tags=N …",
     )
     parser.add_overrides(outputs=True)
     parser.add_json()
