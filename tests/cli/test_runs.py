@@ -96,12 +96,12 @@ def test_a_run_over_many_languages_fits_a_terminal(number: int) -> None:
     assert number > 24 or last == [f"{100 * value:.2f}" for value in R[-1]]
 
 
-@pytest.mark.parametrize(("command", "two"), [("show", False), ("rerun", False), ("show", True)])
+@pytest.mark.parametrize(("command", "pair"), [("show", False), ("rerun", False), ("show", True)])
 def test_a_run_that_is_not_there_or_not_the_only_one(
-    command: str, two: bool, outputs: Path, refused: Callable[..., str]
+    command: str, pair: bool, outputs: Path, refused: Callable[..., str]
 ) -> None:
     er, naive = run_ids(outputs)
-    other = (er,) if two else ()
+    other = (er,) if pair else ()
     assert refused(command, "mini-", *other) == f"'mini-' matches 2 runs: {er}, {naive}"
     assert refused(command, naive.replace("naive", "naiev"), *other).endswith(f"; did you mean '{naive}'?")
     assert refused(command, "mini-naiev", *other) == (f"unknown run 'mini-naiev' in outputs; did you mean '{naive}'?")
