@@ -27,7 +27,7 @@ from .conftest import Told
 UNKNOWN = [
     (
         "strategy=eer",
-        "strategy=eer: unknown; did you mean 'er'? Known: agem, agem_replay, coda_prompt, cos_pooler, der, derpp, er, ",
+        "strategy=eer: unknown; did you mean 'er'? Known: er, der, agem, agem_replay, coda_prompt, ",
     ),
     ("order=h2", "did you mean 'h2l'? Known: family, h2l, l2h, "),
     ("order=en", "or a list of languages, as in order=[en,de]"),
