@@ -108,6 +108,7 @@ def test_source_training_is_that_of_a_plain_run(make: Make, make_run: Make) -> N
     assert plain.stages[1].train == make().stages[1].train
 
 
+@pytest.mark.full
 def test_one_source_training_whatever_is_adapted(make: Make) -> None:
     """Over languages, K, buckets and heads; and one evaluation of the source model for each target."""
     few = ("dataset.task=token_tags", "dataset.buckets.sampler=minimum")

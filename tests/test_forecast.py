@@ -232,6 +232,7 @@ def test_thousands_of_runs(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.full
 def test_a_strategy_of_which_its_settings_leave_nothing_is_said(make_run: Callable[..., Run]) -> None:
     nothing = {
         "er": ("strategy.memory=0", "strategy.every_k=9"),
@@ -394,6 +395,7 @@ def test_the_budget_by_hand(make_run: Callable[..., Run], do: Callable[..., Run]
     }  # fmt: skip
 
 
+@pytest.mark.full
 def test_the_budget_as_a_command(
     tmp_path: object, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -307,6 +307,7 @@ def test_a_task_needs_no_metric_of_labels_but_some_metric() -> None:
         register(Task("nothing"))
 
 
+@pytest.mark.full
 def test_a_task_that_writes_has_its_own_encoding_and_a_loss_per_subword(
     make_run: Make, do: Make, rated: Path, tmp_path: Path
 ) -> None:

@@ -588,6 +588,7 @@ def test_mlflow_makes_no_folder_next_to_outputs_with_a_question_mark(tmp_path: P
     assert [path.name for path in folder.parent.iterdir()] == [folder.name]
 
 
+@pytest.mark.full
 def test_run_that_cannot_be_read_does_not_stop_the_others(
     outputs: Path, study: Study, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -642,6 +643,7 @@ def test_interrupted_run_keeps_one_value_for_each_step(outputs: Path) -> None:
         assert len(set(steps)) == len(steps), key
 
 
+@pytest.mark.full
 def test_rebuild_where_all_is_there_changes_no_number(outputs: Path, study: Study) -> None:
     directory, mirror = outputs / "runs" / study.run("er"), Mirror(outputs, ANOTHER)
     assert mirror.send_all() == 4

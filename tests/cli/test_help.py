@@ -204,6 +204,7 @@ def test_hydras_info_is_shown(run_python: Callable[..., str]) -> None:
     assert told.splitlines()[-1] == "0"
 
 
+@pytest.mark.full
 def test_configs_of_a_users_own_folder(xclrun: Callable[..., Told], here: Path) -> None:
     path = here / "mine" / "strategy" / "er_small.yaml"
     path.parent.mkdir(parents=True)
@@ -333,6 +334,7 @@ def test_the_script_that_sets_completion_up(shell: str, xclrun: Callable[..., To
     assert "xclrun" in told.out
 
 
+@pytest.mark.full
 def test_completion_in_a_shell(here: Path) -> None:
     bash = shutil.which("bash")
     program = shutil.which("xclrun", path=str(Path(sys.executable).parent))

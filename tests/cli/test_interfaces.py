@@ -64,6 +64,7 @@ def test_the_store_as_json(xclrun: Callable[..., Told], here: Path) -> None:
     assert len(json.loads(told.out)) == 1
 
 
+@pytest.mark.full
 def test_the_files_and_columns_of_a_report(xclrun: Callable[..., Told], here: Path, undrawn: None) -> None:
     assert xclrun(*TINY, "strategy=naive,lang_spec_ft", "seed=1,2", "-m").code == 0
     told = xclrun("report", "--from-runs", "--json", "--name", "mine", "--outputs", str(here / "outputs"))
@@ -243,6 +244,7 @@ def test_a_report_takes_the_runs_that_are_meant_and_the_references_of_these(
     assert "in cut: 1 missing; " in report("cut").line
 
 
+@pytest.mark.full
 def test_a_sweep_is_called_as_its_command_says(xclrun: Callable[..., Told], here: Path) -> None:
     assert "Next: `xclrun report mine` creates tables" in xclrun(*TINY, "seed=1,2", "sweep_name=mine").err
     # A name is of the runs of all commands with it, and is no part of what a run is.
@@ -258,6 +260,7 @@ def test_a_sweep_is_called_as_its_command_says(xclrun: Callable[..., Told], here
     assert "needs a single name" in xclrun(*TINY, "sweep_name=a,b").line
 
 
+@pytest.mark.full
 def test_outputs_of_the_environment_serve_all_commands(
     xclrun: Callable[..., Told], here: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

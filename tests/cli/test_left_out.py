@@ -62,6 +62,7 @@ def test_damaged_lost_and_missing_runs_are_named(
         assert f"(1 missing): {missing}" in (folder / "summary.md").read_text().replace("\\", "")
 
 
+@pytest.mark.full
 @pytest.mark.usefixtures("undrawn")
 def test_finished_runs_that_a_filter_leaves_out_are_not_named(
     three: Path, here: Path, xclrun: Callable[..., Told]

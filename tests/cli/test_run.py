@@ -171,6 +171,7 @@ def test_an_encoder_that_cannot_be_had(
     assert "set model.path=DIR to a local folder" in line
 
 
+@pytest.mark.full
 def test_a_sweep_of_orders_and_its_command_are_kept(xclrun: Callable[..., Told], here: Path) -> None:
     told = xclrun(*TINY, "order=[en,de],[de,en],h2l", "-m")
     assert told.code == 0

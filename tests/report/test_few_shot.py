@@ -385,6 +385,7 @@ def test_tests_of_what_is_tuned_are_those_of_other_libraries_on_means_of_languag
     assert any(re.match("buckets: 2 to 3, .*; seeds: 1 to 2, ", note) for note in means.notes)
 
 
+@pytest.mark.full
 def test_the_section_opens_with_gains_and_with_which_strategy_is_best() -> None:
     records = study(languages=("de", "fi", "hi", "tr"), shots=(1,), buckets=3, strategies=TUNED)
     (section,) = few_shot_sections(records)
@@ -489,6 +490,7 @@ def test_what_cannot_be_tested_says_why() -> None:
     assert any("each mean is over all buckets and seeds of its strategy" in note for note in wide.notes)
 
 
+@pytest.mark.full
 def test_a_baseline_that_no_run_has_is_refused_and_one_of_other_runs_marks_nothing(
     tmp_path: Path, undrawn: None
 ) -> None:

@@ -229,6 +229,7 @@ def test_captions_name_a_paper_s_figures_only_in_its_sweeps(sweep: str) -> None:
     assert caption == ("Trade-offs (CCL Fig. 4)" if sweep in ("ccl_table8", "ll") else "Trade-offs")
 
 
+@pytest.mark.full
 def test_the_page_is_the_same_for_the_same_records(tmp_path: Path, undrawn: None) -> None:
     """Figures too: `test_saved_figures_are_the_same_bytes_for_the_same_figure`."""
 

@@ -52,6 +52,7 @@ def predictions(record: RunRecord) -> Predictions:
     )
 
 
+@pytest.mark.full
 def test_every_part_shows_something_where_there_is_what_it_needs() -> None:
     """A new part has to be shown here too: the runs below must have what it needs."""
     orders = {order: tuple(k for k in ORDERS[order] if k in ("en", "de", "th")) for order in ("h2l", "l2h")}

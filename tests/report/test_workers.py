@@ -42,6 +42,7 @@ def drawn(folder: Path, early: list[Plot], every: list[Plot]) -> dict[str, list[
         return {name: [path.read_bytes() for path in paths] for name, paths in drawing.finish(every).items()}
 
 
+@pytest.mark.full
 def test_processes_draw_what_one_draws(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(workers, "EACH", 2)
     early, every = plots(2, 6), plots(2, 7)

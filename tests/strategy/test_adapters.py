@@ -287,6 +287,7 @@ def values(folder: Path, name: str = "wiki") -> dict[str, Tensor]:
     return {f"encoder.{key.removeprefix('bert.').replace(f'.{name}.', '.language.')}": t for key, t in saved.items()}
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("kind", KINDS)
 def test_pretrained_adapters_are_where_a_hop_starts(kind: str, make_run: Make, do: Do, tmp_path: Path) -> None:
     """And not what serves a language that was not seen: that stays the fresh ones."""
@@ -312,6 +313,7 @@ def test_pretrained_adapters_are_where_a_hop_starts(kind: str, make_run: Make, d
         assert all((after[key] - start[key]).abs().max() < 0.05 for key in start)
 
 
+@pytest.mark.full
 def test_the_content_of_pretrained_adapters_is_the_identity(make_run: Make, tmp_path: Path) -> None:
     first, other = (save(make_run(), tmp_path / str(seed), seed) for seed in (1, 2))
     moved = tmp_path / "moved"

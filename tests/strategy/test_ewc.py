@@ -257,6 +257,7 @@ def test_fisher_examples_bound_a_random_sample(make_run: Make) -> None:
     assert not torch.allclose(found["intent.weight"], whole["intent.weight"])
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", ["ewc", "ewc_online"])
 def test_a_whole_run(name: str, finished: Make) -> None:
     """Weights that mattered move less than naive's; what is stored is the Fisher information."""

@@ -238,6 +238,7 @@ def test_the_expansion_s_version_is_part_of_the_identity(make_run: Make, monkeyp
     assert before.id.startswith("jsonl-er+lang_spec_task-en-de-es-s1-")
 
 
+@pytest.mark.full
 def test_parts_that_a_training_relies_on_are_made_again(make_run: Make, do: Do, finished: Make) -> None:
     """Hop 1's weights go while hop 3 is trained: they are trained again, and nothing else changes."""
     given = ("strategy=er", "strategy.expansion=lang_spec_task")

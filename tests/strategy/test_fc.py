@@ -102,6 +102,7 @@ def kinds(run: Run, kind: str) -> list[str]:
     return [key for key in run.store.all_keys() if run.store.facts(key)["kind"] == kind]
 
 
+@pytest.mark.full
 def test_what_is_kept_serves_all_buckets_and_heads(make_run: Make, do: Do) -> None:
     """Buckets, K and heads: one source training, one zero-shot evaluation, one pass over dev and test."""
     few = ("dataset.task=token_tags", "dataset.buckets.sampler=minimum", "shots=1")

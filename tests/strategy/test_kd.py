@@ -126,6 +126,7 @@ def test_half_precision_is_half_the_bytes_and_nearly_the_same(make_run: Make) ->
     torch.testing.assert_close(found, wanted, rtol=1e-2, atol=1e-5)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", ["kd_logit", "kd_rep"])
 def test_a_whole_run(name: str, finished: Make) -> None:
     """The term draws the model to its teachers; the stored outputs are those of the hop's weights."""

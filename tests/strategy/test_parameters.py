@@ -208,6 +208,7 @@ def test_the_skeleton_is_the_model_without_numbers(layers: int, make_run: Make) 
     assert {parameter.device for parameter in bare.parameters()} == {torch.device("meta")}
 
 
+@pytest.mark.full
 def test_what_is_counted_without_a_model_is_what_strategies_leave_as_it_was(compose: Callable[..., Composed]) -> None:
     """A strategy that says of a model's parameters that it leaves them does so; adapters and prompts do not say it."""
     own = [name for name, cls in STRATEGIES.items() if cls.prepare not in (Strategy.prepare, Expandable.prepare)]
@@ -264,6 +265,7 @@ def test_orders_and_seeds_are_counted_once(capsys: pytest.CaptureFixture[str]) -
     assert found["total"] - found["trained"] == 3 * 129
 
 
+@pytest.mark.full
 def test_the_command_counts_what_a_run_trains(finished: Make, capsys: pytest.CaptureFixture[str], corpus: Any) -> None:
     run = finished("strategy=lang_spec_task")
     shape = [text for text in SMALL if text.startswith("model.")]

@@ -160,6 +160,7 @@ def test_predictions_cover_every_test_sentence_after_every_hop(alone: Callable[.
         assert set(rows["run_id"]) == {run.id}
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("overrides", "epoch"), [(["trainer.selection=last"], "epoch"), (["trainer.selection=best"], "best_epoch")]
 )

@@ -119,6 +119,7 @@ def test_a_pooler_is_given_back_to_the_encoder_and_a_trimmed_vocabulary_its_piec
     assert 0 < changed.sum() <= model.encoder.config.vocab_size < len(changed)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("strategy", ["lang_spec_task", "lang_spec_trans"])
 def test_the_parts_that_serve_a_language(strategy: str, make_run: Make, do: Do, tmp_path: Path) -> None:
     run = do(make_run(*BRIEF, f"strategy={strategy}", "order=[en,de]"))

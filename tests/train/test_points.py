@@ -38,6 +38,7 @@ def places(sentences: int) -> list[tuple[int, int]]:
     return list(dict.fromkeys([*due, (len(seen) - 1, seen[-1])]))
 
 
+@pytest.mark.full
 def test_points_lie_after_every_b_sentences_of_the_hop_and_at_its_end(make_run: Make, do: Do) -> None:
     assert places(22) == [(3, 12), (5, 20), (8, 30), (11, 42), (12, 44)]
     run = do(make_run("strategy=er", EVERY))

@@ -134,6 +134,7 @@ def test_no_checkpoint_before_its_time(make_run: Make, training: Callable[..., H
     assert not (tmp_path / "none").exists()
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("before", [("strategy=naive",), ("strategy=er", "strategy.memory=4")], ids="-".join)
 def test_another_strategy_goes_on_from_a_shared_hop_s_checkpoint(
     before: tuple[str, ...], undisturbed: Callable[[str], Any], make_run: Make, do: Do

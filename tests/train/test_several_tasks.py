@@ -144,6 +144,7 @@ def test_a_hop_leaves_the_heads_of_other_tasks_as_they_are_unless_it_replays_the
     assert not [name for name in moved if name.startswith("tasks.intent_slots.")], "learned by the third hop alone"
 
 
+@pytest.mark.full
 def test_the_matrix_has_of_each_key_its_own_metric(finished: Make) -> None:
     run = finished(*STREAM, *EVERY_STEP, "strategy=er")
     mine = record(run.directory)

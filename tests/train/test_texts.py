@@ -79,6 +79,7 @@ def test_a_model_learns_to_write_and_is_scored_in_bits_per_byte(make_text_run: M
     assert stage["training"]["best_epoch"] == 1 + dev.index(min(dev))
 
 
+@pytest.mark.full
 def test_a_stopped_run_resumes_to_equal_predictions(make_text_run: Make, do: Make) -> None:
     overrides = ("strategy=er", "order=[en,de]")
     whole = do(make_text_run(*overrides, outputs="whole"))
