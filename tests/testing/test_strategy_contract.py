@@ -187,10 +187,8 @@ def fails(check: Check) -> None:
     assert "\n" not in message
 
 
-# Starting a second process takes several seconds.
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=pytest.mark.full) if name == "trains_on_two_devices" else name for name in WRONG]
-)
+@pytest.mark.some_cases("finishes_a_run", "recomputes_its_predictions", "changes_keys_with_results")
+@pytest.mark.parametrize("name", WRONG)
 def test_for_each_check_a_wrong_strategy_fails_it(
     name: str, tmp_path: Path, forget_plugins: Callable[[], None]
 ) -> None:

@@ -145,6 +145,7 @@ WRONG: dict[str, tuple[str, str, str]] = {
 }
 
 
+@pytest.mark.some_cases("is_registered", "counts_units", "learns")
 @pytest.mark.parametrize("name", NAMES)
 def test_for_each_check_a_wrong_task_fails_it(name: str, tmp_path: Path, forget_plugins: Callable[[], None]) -> None:
     task, path = f"wrong_{name}", tmp_path / "wrong.py"
