@@ -108,7 +108,8 @@ def test_every_name_is_in_the_golden_file() -> None:
     zero_shot = {"ed_mldoc", "ed_xnli", "ed_mtop", "ed_mini"}
     intelligence = {"gli_mnli", "gli_squad", "gli_after_others", "gli_mtop16", "gli_generalisation"}
     intelligence |= {"gli_continual", "gli_curriculum", "gli_supervised"}
-    assert set(SWEEPS) == set(published()) | {"demo", "fs_pud", "fs_seeds"} | lifelong | zero_shot | intelligence
+    demos = {"demo", "demo_text"}
+    assert set(SWEEPS) == set(published()) | demos | {"fs_pud", "fs_seeds"} | lifelong | zero_shot | intelligence
     assert set(choices()["sweep"]) == set(published()) | set(sweep_files()) == set(sweep_nodes())
     assert set(ccl_tables()) == {str(k) for k in range(2, 21)} - {"6"}
     assert table_of("ccl_table8") == "8"
