@@ -311,6 +311,8 @@ def save(figure: Figure, folder: Path, name: str, further: Sequence[str] = ()) -
 
 def settle(figure: Figure) -> None:
     """Compute the layout once: computing it at every drawing takes most of the time of a large figure."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+
     if (engine := figure.get_layout_engine()) is None:
         return
     for axis in _axes_of(figure):
@@ -319,10 +321,13 @@ def settle(figure: Figure) -> None:
             axis.set_label_coords(0.5, 0)
     engine.execute(figure)
     figure.set_layout_engine("none")
+    renderer = FigureCanvasAgg(figure).get_renderer()
+    for axes in figure.axes:
+        axes.apply_aspect()
     for axis in _axes_of(figure):
         if axis.get_label_text():
-            # Fix the label where the layout put it; measuring the axes updates its position.
-            axis.axes.get_tightbbox()
+            # Fix the label where the layout put it; measuring the axis, not all of the axes, updates its position.
+            axis.get_tightbbox(renderer)
             place = axis.label.get_transform().transform(axis.label.get_position())
             axis.set_label_coords(*axis.axes.transAxes.inverted().transform(place))
         if not axis.get_offset_text().get_text():
