@@ -182,8 +182,9 @@ def test_strategies_with_several_ranks_equal_one_process(
         ("order=[en,de]", "dataset.blocks=3"),
         ("order=[en+de,es]",),
         ("strategy=fc", "order=[en,de]"),
+        ("strategy=er", "trainer.packing=true", "trainer.group_by_length=true"),
     ],
-    ids=["fewshot", "codelength", "expansion", "blocks", "mixture", "features"],
+    ids=["fewshot", "codelength", "expansion", "blocks", "mixture", "features", "packed"],
 )
 def test_settings_with_several_ranks_equal_one_process(
     overrides: tuple[str, ...], devices: int, compare: Callable[..., None]
