@@ -6,6 +6,7 @@ import json
 import re
 from dataclasses import replace
 from html.parser import HTMLParser
+from itertools import pairwise
 from pathlib import Path
 from urllib.parse import unquote
 
@@ -230,6 +231,35 @@ def test_captions_name_a_paper_s_figures_only_in_its_sweeps(sweep: str) -> None:
 
 
 @pytest.mark.full
+def test_headings_skip_no_level_and_what_scrolls_can_be_focused(read: Reader) -> None:
+    levels = [int(tag[1]) for tag, _ in read.tags if re.fullmatch(r"h[1-6]", tag)]
+    assert levels[0] == 1
+    assert all(after <= before + 1 for before, after in pairwise(levels))
+    drawn = [attributes for tag, attributes in read.tags if attributes.get("class") == "drawn"]
+    assert len(drawn) == 7
+    assert {attributes.get("tabindex") for attributes in drawn} == {"0"}
+
+
+def test_texts_have_enough_contrast_in_light_and_dark_pages(page: str) -> None:
+    """By WCAG 2.1: a ratio of at least 4.5."""
+
+    def luminance(colour: str) -> float:
+        digits = colour.lstrip("#")
+        digits = digits if len(digits) == 6 else "".join(2 * digit for digit in digits)
+        parts = [int(digits[k : k + 2], 16) / 255 for k in (0, 2, 4)]
+        linear = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts]
+        return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+    light, dark = (
+        dict(re.findall(r"--(\w+): (#\w+)", block)) for block in re.findall(r":root \{(.*?)\}", page, re.S)[:2]
+    )
+    for colours in (light, dark):
+        for text in ("ink", "soft", "accent"):
+            for ground in ("paper", "row", "found"):
+                lower, upper = sorted(luminance(colours[name]) for name in (text, ground))
+                assert (upper + 0.05) / (lower + 0.05) >= 4.5, (text, ground)
+
+
 def test_the_page_is_the_same_for_the_same_records(tmp_path: Path, undrawn: None) -> None:
     """Figures too: `test_saved_figures_are_the_same_bytes_for_the_same_figure`."""
 
