@@ -54,8 +54,10 @@ def test_a_sweep_keeps_the_comparisons_that_it_recorded_when_it_started(tmp_path
     # Scores of the runs may be known.
     sweep_of(tmp_path, ("a", "b", "c"), {"primary": ["FP"]})
     assert read_sweep(path)["comparisons"] == FIXED
+    # Nor do other runs of the same name change them: the earlier ones stay in the sweep.
     sweep_of(tmp_path, ("d",), {"primary": ["FP"]})
-    assert read_sweep(path)["comparisons"] == {"primary": ["FP"]}
+    assert read_sweep(path)["comparisons"] == FIXED
+    assert {*read_sweep(path)["runs"]} == {*"abcd"}
     later = tmp_path / "later"
     sweep_of(later, ("a",), {})
     assert not read_sweep(sweep_of(later, ("a",), FIXED)).get("comparisons")
