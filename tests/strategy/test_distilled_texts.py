@@ -101,6 +101,10 @@ def test_the_first_hop_of_lwf_has_no_teacher() -> None:
     assert step.loss is None
 
 
+def test_lwf_takes_texts() -> None:
+    assert LwF(LwFSettings("lwf")).unsupported([TEXT_TO_TEXT]) is None
+
+
 def kd(**changed: Any) -> KDLogit:
     given: dict[str, Any] = {"memory": 4, "every_k": 1, "weight": 0.5, **changed}
     return KDLogit(DistillationSettings("kd_logit", **given))

@@ -93,7 +93,7 @@ class LwF(Expandable[LwFSettings]):
         return self.settings.weight > 0 or self.settings.warm_up > 0
 
     def unsupported(self, tasks: Sequence[Task]) -> str | None:
-        if any("target" in task.needs for task in tasks):
+        if any("target" in task.needs and not task.writes for task in tasks):
             return "its targets are no classes, so there are no probabilities to distill; use strategy=kd_logit"
         if len(tasks) == 1:
             return None
