@@ -11,6 +11,7 @@ import pytest
 from xclrun.config.schema import TrackingConfig
 from xclrun.tracking import template
 from xclrun.tracking.mirror import Mirror
+from xclrun.tracking.trackers import MARKERS
 
 
 @pytest.fixture
@@ -73,3 +74,21 @@ def test_without_a_cache_or_a_template_a_database_is_made_all_the_same(
 def test_a_failure_of_mlflow_leaves_no_template(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(template, "_MAKE", "raise SystemExit(1)")
     assert template._make() is None
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_a_process_that_ends_when_the_database_is_made_leaves_no_marker_that_runs_were_sent(
+    cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def ended(uri: str) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(template, "_template", lambda: b"made")
+    monkeypatch.setattr("mlflow.MlflowClient", ended)
+    marker = Path("out", MARKERS, "of-a-lost-database.json")
+    marker.parent.mkdir(parents=True)
+    marker.touch()
+    with pytest.raises(KeyboardInterrupt):
+        Mirror(Path("out"), TrackingConfig())
+    assert Path("out", "mlflow.db").read_bytes() == b"made"
+    assert not marker.exists()

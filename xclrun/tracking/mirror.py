@@ -173,6 +173,8 @@ class Mirror(Tracker):
         outputs.mkdir(parents=True, exist_ok=True)
         with self._one_line_errors():
             if tracking.uri is None and not os.path.lexists(outputs / DATABASE):
+                # Markers say that runs are in the database, so they go before a new one is there.
+                shutil.rmtree(outputs / MARKERS, ignore_errors=True)
                 create_database(outputs / DATABASE)
             self.client: MlflowClient = MlflowClient(self.uri)
             self.experiment = self._experiment()
