@@ -12,6 +12,7 @@ import pytest
 from xclrun.launch.forecast import budget, forecast
 from xclrun.launch.sweep import release, weights_size
 from xclrun.plan import Run
+from xclrun.store.files import TEMPORARY
 from xclrun.store.rundir import RunDirectory
 
 from .commands import predictions, small, trainings, whole
@@ -101,14 +102,34 @@ def test_what_a_run_of_another_command_needs_or_keeps_stays(make_run: Make, fini
     assert naive.stages[1].train in stored(naive)
 
 
+def test_a_later_command_does_not_change_what_a_finished_run_keeps(make_run: Make, finished: None) -> None:
+    finish(run := make_run("strategy=naive"))
+    # The outputs folder can be reached by another path.
+    link = run.outputs.with_name("link")
+    link.symlink_to(run.outputs)
+    again = make_run("strategy=naive", "store.keep=none", outputs=link)
+    release([again])
+    assert len(stored(run)) == 3
+
+
+def test_what_a_kill_left_of_a_removed_stage_does_not_keep_the_stage(make_run: Make, finished: None) -> None:
+    finish(run := make_run("strategy=naive", "store.keep=none"))
+    stage = run.store.path(run.stages[1].train)
+    (stage.with_name(f"{TEMPORARY}removed-{stage.name}") / "part").mkdir(parents=True)
+    release([run])
+    assert stored(run) == set()
+
+
 def test_nothing_is_removed_while_a_run_cannot_be_read(make_run: Make, finished: None) -> None:
     naive = make_run("strategy=naive", "store.keep=none")
     finish(naive)
     other = RunDirectory(naive.directory.path.with_name("other"))
     other.path.mkdir()
-    other.manifest.write_text("{")
-    release([naive])
-    assert len(stored(naive)) == 3
+    for text in ("{", '{"keys": 1}'):
+        other.manifest.write_text(text)
+        other.done.touch()
+        release([naive])
+        assert len(stored(naive)) == 3
 
 
 def test_a_forecast_counts_the_disk_space_that_stays(make_run: Make) -> None:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from xclrun.config.files import default_outputs
 from xclrun.config.schema import Keep, TrackingConfig
 from xclrun.core.errors import UsageError, XclrunError
+from xclrun.core.files import UNREADABLE
 from xclrun.core.identity import digest
 from xclrun.core.names import check_name
 from xclrun.core.plugins import typed_command
@@ -175,23 +176,23 @@ def launch(composed: Sequence[Composed], launcher: Launcher) -> None:
 def release(runs: Sequence[Run]) -> None:
     """Remove what finished runs of a command do not keep (``store.keep``), unless another run needs or keeps it.
 
+    A run keeps what its manifest lists, whatever a later command that skips the run sets.
+
     Args:
         runs: all runs of the command; the unfinished ones need everything that they refer to.
     """
     if all(run.config.store.keep is Keep.all for run in runs):
         return
-    finished, needed, unneeded = set[Path](), set[str](), dict[StageStore, set[str]]()
-    for run in runs:
-        if run.directory.finished:
-            finished.add(run.directory.path.resolve())
-            needed |= run.kept
-            unneeded.setdefault(run.store, set()).update(run.keys)
-        else:
-            needed.update(run.keys)
     # A run that has finished must not fail because of this.
-    with contextlib.suppress(OSError, XclrunError):
+    with contextlib.suppress(*UNREADABLE, XclrunError):
+        needed, unneeded = set[str](), dict[StageStore, set[str]]()
+        for run in runs:
+            if run.directory.finished:
+                unneeded.setdefault(run.store, set()).update({*run.keys}.difference(run.directory.kept_keys()))
+            else:
+                needed.update(run.keys)
         for store, keys in unneeded.items():
-            remove_unused(store, runs[0].outputs, keys - needed, finished)
+            remove_unused(store, runs[0].outputs, keys - needed)
 
 
 def weights_size(runs: Sequence[Run]) -> int:

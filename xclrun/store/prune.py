@@ -16,6 +16,7 @@ from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from xclrun.core.files import UNREADABLE
 from xclrun.core.terminal import note
 from xclrun.store.cache import damaged_files
 from xclrun.store.files import TEMPORARY, read_json
@@ -129,13 +130,13 @@ def _users(
     outputs: Path,
     warn: Callable[[str], None],
     refuse: Callable[[str], None],
-    removed: Collection[Path],
+    removed: Collection[Path] = (),
 ) -> _Users:
     """Return the runs that refer to the entries of a store; see `entries` for the arguments."""
     users = _Users()
     for folder in outputs_folders(store.root, outputs, refuse):
         for directory in _directories(folder):
-            if directory.path in removed:
+            if directory.path.resolve() in removed:
                 continue
             finished = False
             try:
@@ -143,24 +144,19 @@ def _users(
                 (users.finished if finished else users.unfinished).update(directory.store_keys())
                 if finished:
                     users.kept.update(directory.kept_keys())
-            except (OSError, ValueError) as error:
+            except UNREADABLE as error:
                 users.unknown += not finished
                 warn(str(error))
     return users
 
 
-def remove_unused(store: StageStore, outputs: Path, keys: Collection[str], runs: Collection[Path]) -> None:
-    """Remove weights and states that finished runs do not keep, unless another run needs or keeps them.
-
-    Args:
-        keys: keys of these weights and states.
-        runs: resolved paths of the directories of the finished runs.
-    """
+def remove_unused(store: StageStore, outputs: Path, keys: Collection[str]) -> None:
+    """Remove weights and states, unless an unfinished run needs or a finished run keeps them."""
     stored = [key for key in keys if store.has(key)]
     if not stored:
         return
     unreadable: list[str] = []
-    users = _users(store, outputs, unreadable.append, unreadable.append, runs)
+    users = _users(store, outputs, unreadable.append, unreadable.append)
     # `xclrun store gc` names what cannot be read.
     if unreadable:
         return
@@ -213,6 +209,8 @@ def _remove(path: Path) -> bool:
     with lease.held(mine):
         # Rename the entry first, so that readers never see a part of it.
         aside = path.with_name(f"{TEMPORARY}removed-{path.name}")
+        # A kill between the two steps of an earlier removal can have left it, and would keep the entry in place.
+        shutil.rmtree(aside, ignore_errors=True)
         with contextlib.suppress(OSError):
             if path.is_file():
                 path.unlink()

@@ -309,10 +309,10 @@ class RunDirectory:
         """Return the store keys that the finished run keeps (``store.keep``).
 
         Raises:
-            OSError, ValueError: the manifest is unreadable.
+            OSError, ValueError, KeyError, TypeError: the manifest is unreadable.
         """
         manifest = self.read_manifest()
-        return list(manifest.get("kept", manifest["keys"]))
+        return list(manifest["kept" if "kept" in manifest else "keys"])
 
     def store(self) -> Path | None:
         """Return the folder of the run's store; None: the folder ``store`` in its outputs.
