@@ -82,9 +82,9 @@ def test_every_choice_says_what_it_is() -> None:
 @pytest.mark.parametrize(
     ("key", "told"),
     [
-        ("trainer.epoch", "did you mean 'trainer.epochs'? Known: trainer.batch_size, trainer.betas"),
+        ("trainer.epoch", "did you mean 'trainer.epochs'? Known: trainer.epochs, trainer.eps"),
         ("dataset.replay.memori", "did you mean 'dataset.replay.memory'? Known: dataset.replay.every_k, "),
-        ("trainr.epochs", "did you mean 'trainer.epochs'? Known: trainer.batch_size, trainer.betas"),
+        ("trainr.epochs", "did you mean 'trainer.epochs'? Known: trainer.epochs, trainer.eps"),
         ("datset.rplay.memori", "did you mean 'dataset.replay.memory'? Known: dataset.replay.every_k, "),
         ("foo.bar", "Known: bucket, dataset"),
         ("sed", "did you mean 'seed'? Known: bucket, dataset"),

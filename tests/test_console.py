@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import io
 import subprocess
@@ -209,6 +210,16 @@ def test_what_takes_long_is_said_before_it_ends(
     monkeypatch.delitem(sys.modules, "torch")
     work.load(Console([run.id]))
     assert capsys.readouterr().err == "  loading PyTorch …\n"
+
+
+def test_a_slow_block_that_collects_errors_keeps_the_line_and_the_terminal_s_stream(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    stream, collected = sys.stderr, io.StringIO()
+    with if_slow("slow", seconds=0.01), contextlib.redirect_stderr(collected):
+        time.sleep(0.1)
+    assert (capsys.readouterr().err, collected.getvalue()) == ("slow\n", "")
+    assert sys.stderr is stream
 
 
 def test_a_table_widens_before_it_cuts_a_number() -> None:

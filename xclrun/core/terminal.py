@@ -91,8 +91,8 @@ class PrintableOutput:
         return getattr(self.stream, name)
 
 
-def line(text: str = "", important: bool = False) -> None:
-    """Print text to the standard error without delay; wrap a single line to fit a terminal.
+def line(text: str = "", important: bool = False, out: TextIO | None = None) -> None:
+    """Print text to the standard error, or to ``out``, without delay; wrap a single line to fit a terminal.
 
     Text of several lines or with escape codes is printed unchanged.
 
@@ -103,10 +103,11 @@ def line(text: str = "", important: bool = False) -> None:
     _important += important
     if _quiet and not important:
         return
+    out = out or sys.stderr
     above, single = text[: len(text) - len(text.lstrip("\n"))], text.lstrip("\n")
     if "\n" not in single and "\033" not in single:
-        text = above + fitted(single, sys.stderr, " " * (len(single) - len(single.lstrip(" ")) + 2))
-    print(printable(text, codes=True), file=sys.stderr, flush=True)
+        text = above + fitted(single, out, " " * (len(single) - len(single.lstrip(" ")) + 2))
+    print(printable(text, codes=True), file=out, flush=True)
 
 
 def columns(out: TextIO) -> int:
@@ -145,8 +146,11 @@ def note(text: str, before: str = "") -> None:
 
 @contextlib.contextmanager
 def if_slow(text: str, terminal_only: bool = False, seconds: float = 3.0, important: bool = False) -> Iterator[None]:
-    """Print a line if the block takes longer than ``seconds``; optionally only on a terminal."""
-    timer = threading.Timer(seconds, line, [text, important])
+    """Print a line if the block takes longer than ``seconds``; optionally only on a terminal.
+
+    The line goes to the standard error of before the block, which may replace it.
+    """
+    timer = threading.Timer(seconds, line, [text, important, sys.stderr])
     timer.daemon = True
     if not terminal_only or sys.stderr.isatty():
         timer.start()

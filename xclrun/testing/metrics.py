@@ -84,6 +84,7 @@ def _texts(wrong: np.ndarray, gold: np.ndarray) -> dict[str, np.ndarray]:
         "reference_pieces": np.full(wrong.shape, 7.0),
         "choices": objects(lambda row, _: ["rain", "fine"]),
         "choice_log2": objects(lambda row, missed: log2[gold[row] if missed else 1 - gold[row]].tolist()),
+        "right_choice": objects(lambda row, _: int(gold[row])),
     }
 
 

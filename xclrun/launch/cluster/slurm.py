@@ -12,8 +12,6 @@ import os
 import re
 import signal
 import subprocess
-import sys
-import threading
 import time
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -21,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from xclrun.core.errors import RunError, UsageError
-from xclrun.core.terminal import brief, if_slow, line, note
+from xclrun.core.terminal import brief, if_slow, note
 
 if TYPE_CHECKING:
     from submitit import SlurmExecutor
@@ -303,18 +301,10 @@ def _sbatch(executor: SlurmExecutor, jobs: int) -> tuple[str, str]:
     """Have Submitit call ``sbatch``, and print its retries; return the number of the array, or the error."""
     from submitit.core.utils import FailedJobError, FailedSubmissionError
 
-    terminal, errors = sys.stderr, io.StringIO()
-
-    def waiting() -> None:
-        with contextlib.redirect_stderr(terminal):
-            line(f"xclrun: waiting for Slurm: sbatch has not answered for {PATIENCE:.0f} s; is slurmctld running?")
-
-    timer = threading.Timer(PATIENCE, waiting)
-    timer.daemon = True
-    timer.start()
+    waiting = f"xclrun: waiting for Slurm: sbatch has not answered for {PATIENCE:.0f} s; is slurmctld running?"
     try:
         # Submitit prints the errors of sbatch itself too.
-        with _session_left(), contextlib.redirect_stderr(errors):
+        with if_slow(waiting, seconds=PATIENCE), _session_left(), contextlib.redirect_stderr(io.StringIO()):
             submitted = executor.submit_array([print] * jobs)
         return submitted[0].job_id.partition("_")[0], ""
     except FailedSubmissionError as error:
@@ -328,7 +318,6 @@ def _sbatch(executor: SlurmExecutor, jobs: int) -> tuple[str, str]:
     except OSError as error:
         raise UsageError(f"cannot run sbatch ({error.strerror}); use a login node of the cluster") from error
     finally:
-        timer.cancel()
         # The jobs do not read the pickles of these functions (`job.main`).
         for pickle in executor.folder.glob("*.pkl"):
             pickle.unlink(missing_ok=True)
