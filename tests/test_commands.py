@@ -271,13 +271,14 @@ def ask(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureF
 
 
 def show_files(text: str, folder: Path) -> None:
-    """Write the files that a page shows: Python, and what a cluster wants; a strategy's YAML of the reader's own."""
+    """Write the files that a page shows: Python, and what a cluster wants; YAML of the reader's own."""
     for name, content in re.findall(r"^```python\n# (\w+\.py)\n(.*?)^```", text, re.DOTALL | re.MULTILINE):
         (folder / name).write_text(content, encoding="utf-8")
     shown = re.findall(r"`~/(\S+\.yaml)`:\n\n((?: {4}.*\n)+)", text)
     own_strategy = (REPOSITORY / "conf" / "strategy" / "er.yaml").read_text(encoding="utf-8")
     fenced = re.findall(r"^```yaml\n# (DIR/\S+\.yaml)\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
     at_home = [(f"HOME/{name}", content) for name, content in shown]
+    at_home += [("configs/sweep/mine.yaml", "# @package _global_\nhydra: {sweeper: {params: {strategy: naive}}}\n")]
     for name, content in [("DIR/strategy/mine.yaml", own_strategy), *fenced, *at_home]:
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_text(re.sub(r"^ {4}", "", content, flags=re.MULTILINE), encoding="utf-8")
