@@ -301,6 +301,7 @@ def test_bad_questions_are_counted_where_they_are_skipped(config: Config, tmp_pa
         "1 question with an error: skipped (en/train: 1)",
         "1 question without an answer in the text: skipped (en/train: 1)",
         "1 test question that the language's training split contains too (en: 1)",
+        "1 test question of a test split that is part of the dev split, which selects epochs (en: 1)",
     ]
 
 

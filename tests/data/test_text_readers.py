@@ -18,6 +18,7 @@ from xclrun.core.texts import Reply
 from xclrun.data.as_text import frame
 from xclrun.data.example import Dataset, Example
 from xclrun.data.load import load_dataset
+from xclrun.data.notes import count_notes
 from xclrun.data.readers import read
 from xclrun.testing import check_reader
 
@@ -119,6 +120,60 @@ def test_a_bad_row_is_one_line_with_file_and_line(row: Any, message: str, tmp_pa
     splits, notes = read(replace(cfg, on_bad_line=OnBadLine.skip))
     assert len(splits["de", "test"]) == 2
     assert notes["skipped"] == dict.fromkeys((f"de/{split}" for split in SPLITS), 1)
+
+
+def noted(root: Path, *rows: dict[str, Any]) -> dict[str, dict[str, int]]:
+    return count_notes(load_dataset(config(lay(root, rows))))
+
+
+def test_a_dev_split_that_is_the_test_split_is_noted(tmp_path: Path) -> None:
+    """Epochs would be selected on the test split (as in the data of O-LoRA)."""
+    lay(tmp_path, [PAIR])
+    (tmp_path / "de" / "train.jsonl").write_text('{"prompt": "dog", "completion": "Hund"}\n', encoding="utf-8")
+    notes = count_notes(load_dataset(config(tmp_path)))
+    assert (notes.get("test_in_train"), notes["test_is_dev"]) == (None, {"de": 1})
+
+
+def test_dialogues_that_differ_before_the_prompt_are_different_sentences(tmp_path: Path) -> None:
+    for split in SPLITS:
+        turns = [{"role": role, "content": text} for role, text in (("user", split), ("assistant", "Hi"))]
+        turns += [{"role": "user", "content": "Go on"}, {"role": "assistant", "content": "So"}]
+        path = tmp_path / "de" / f"{split}.jsonl"
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(json.dumps({"messages": turns}), encoding="utf-8")
+    notes = count_notes(load_dataset(config(tmp_path)))
+    assert not {"test_in_train", "test_is_dev"} & notes.keys()
+
+
+def test_targets_without_information_are_noted(tmp_path: Path) -> None:
+    lost, absent = {"prompt": "a", "completion": "x\ufffd"}, {"prompt": "b", "completion": "nan"}
+    choice = {"prompt": "c", "choices": ["None", "x"], "answer": 0}
+    notes = noted(tmp_path, PAIR, lost, absent, choice)
+    assert (notes["control_characters"]["de/train"], notes["placeholders"]["de/train"]) == (1, 1)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("prompt;completion\na;b\n", "train.csv:1: columns are separated by ';'"),
+        ("prompt\tcompletion\na\tb\n", "train.csv:1: columns are separated by '\\t'"),
+        ("prompt,prompt,completion\na,b,c\n", "train.csv:1: two columns have the name 'prompt'"),
+        ("prompt,completion\n,c\n", "train.csv:2: 'prompt' is missing"),
+    ],
+)
+def test_a_csv_file_that_would_be_misread_is_one_line(text: str, message: str, tmp_path: Path) -> None:
+    for split in SPLITS:
+        (tmp_path / f"de.{split}.csv").write_text(text, encoding="utf-8")
+    with pytest.raises(UsageError) as error:
+        read(config(tmp_path))
+    assert message in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_numbers_in_csv_files_are_kept_as_they_are_written(tmp_path: Path) -> None:
+    for split in SPLITS:
+        (tmp_path / f"de.{split}.csv").write_text(",prompt,completion\n0,a,1.0\n1,b,007\n", encoding="utf-8")
+    assert [e.target.references for e in examples(config(tmp_path))] == [("1.0",), ("007",)]
 
 
 def test_rows_without_a_target_are_counted(tmp_path: Path) -> None:

@@ -21,6 +21,11 @@ class Reply(NamedTuple):
     turns: tuple[tuple[str, str], ...] = ()
 
     @property
+    def texts(self) -> tuple[str, ...]:
+        """All texts: references, choices, and contents of turns."""
+        return (*self.references, *self.choices, *(content for _, content in self.turns))
+
+    @property
     def right(self) -> int:
         """Index of the correct choice; −1 without choices."""
         return self.choices.index(self.references[0]) if self.choices else -1

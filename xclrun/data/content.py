@@ -14,6 +14,7 @@ from unicodedata import normalize
 
 from xclrun.core.errors import UsageError
 from xclrun.core.task import Task
+from xclrun.core.texts import Reply
 from xclrun.data.example import SPLITS, Dataset, Example, Targets
 
 # Words of a sentence with tags; longer sentences are noted.
@@ -55,7 +56,9 @@ def _notes_of(example: Example, task: Task) -> set[str]:
     if _WITHHELD.fullmatch(example.tokens[0]) and all(map(_WITHHELD.fullmatch, example.tokens)):
         notes.add("withheld")
     first = example.tokens[0] if len(example.tokens) == 1 else ""
-    if task.tag is None and not _PLACEHOLDERS.isdisjoint((first, (example.text_b or "").strip())):
+    # A choice may be "None".
+    target = example.target.references[0] if isinstance(example.target, Reply) and not example.target.choices else ""
+    if task.tag is None and not _PLACEHOLDERS.isdisjoint((first, (example.text_b or "").strip(), target.strip())):
         notes.add("placeholders")
     if task.tag is not None and len(example.tokens) > LONG_SENTENCE:
         notes.add("long_sentences")

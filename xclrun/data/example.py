@@ -12,6 +12,7 @@ from unicodedata import is_normalized, normalize
 
 from xclrun.config.schema import plain
 from xclrun.core.task import MetricsOfKeys, Task
+from xclrun.core.texts import Reply
 
 SPLITS = ("train", "dev", "test")
 OUTSIDE = "O"
@@ -99,9 +100,14 @@ def fingerprint(examples: Iterable[Example]) -> str:
 
 
 def same_sentence(example: Example) -> tuple[str, ...]:
-    """Return a key that is equal for two examples with the same words, ignoring case and Unicode normalization."""
+    """Return a key that is equal for two examples with the same words, ignoring case and Unicode normalization.
+
+    Words of a dialogue are those of all turns before the target.
+    """
     second = () if example.text_b is None else ("\n", *example.tokens_b)
-    words = (*example.tokens, *second)
+    turns = example.target.turns if isinstance(example.target, Reply) else ()
+    before = (word for _, content in turns for word in (*content.split(), "\n"))
+    words = (*before, *example.tokens, *second)
     if not is_normalized("NFC", " ".join(words)):
         words = tuple(normalize("NFC", word) for word in words)
     return tuple(map(str.casefold, words))

@@ -17,7 +17,7 @@ from xclrun.data.example import OUTSIDE, Dataset, Example, same_sentence
 Counts = TypeVar("Counts")
 
 # Name → (counted unit, rest of the sentence): ``2 sentences with an error: skipped``. `Dataset.notes` has all but the
-# last three; readers and `xclrun.data.content` count them.
+# last four; readers and `xclrun.data.content` count them.
 NOTES = {
     "skipped": ("sentence", "with an error: skipped"),
     "ignored_files": ("file", "ignored, since the layout prefers another file of the split"),
@@ -64,12 +64,14 @@ NOTES = {
     "unseen_labels": ("sentence", "with a label that is not in the training data: scored as wrong"),
     "stray_tags": ("tag", "I-… after O or after another type: read as the beginning of a span"),
     "test_in_train": ("test sentence", "that the language's training split contains too"),
+    "test_is_dev": ("test sentence", "of a test split that is part of the dev split, which selects epochs"),
 }
 
 
 def count_notes(dataset: Dataset) -> dict[str, dict[str, int]]:
-    """Return name → place → count, if positive; the place is ``language/split``, or the language for test_in_train."""
-    notes = {**dataset.notes, "unseen_labels": dataset.unseen_labels, "stray_tags": {}, "test_in_train": {}}
+    """Return name → place → count, if positive; the place is ``language/split``, or the language for test_…."""
+    notes = {**dataset.notes, "unseen_labels": dataset.unseen_labels}
+    notes |= {name: {} for name in ("stray_tags", "test_in_train", "test_is_dev")}
     for (language, split), examples in dataset.splits.items():
         # Skip blocks, whose examples are counted with their language.
         if language in dataset.languages and dataset.task_of(language).tag_spans:
@@ -77,8 +79,10 @@ def count_notes(dataset: Dataset) -> dict[str, dict[str, int]]:
             if n := _once(key, partial(_stray_tags, examples)):
                 notes["stray_tags"][f"{language}/{split}"] = n
     for language in dataset.languages:
-        if n := in_train(dataset, language):
+        if n := also_in(dataset, language, "train"):
             notes["test_in_train"][language] = n
+        if also_in(dataset, language, "dev") == (n := len(dataset.split(language, "test"))):
+            notes["test_is_dev"][language] = n
     return {name: counts for name, counts in notes.items() if counts or name == "unseen_labels"}
 
 
@@ -129,16 +133,16 @@ def _stray_tags(examples: Iterable[Example]) -> int:
     return sum(tag[:2] == "I-" and tag[2:] != before[2:] for before, tag in pairs)
 
 
-def in_train(dataset: Dataset, language: str) -> int:
-    """Count the test sentences of a language that its training split contains, ignoring case."""
-    train, test = dataset.fingerprints[language, "train"], dataset.fingerprints[language, "test"]
+def also_in(dataset: Dataset, language: str, split: str) -> int:
+    """Count the test sentences of a language that another of its splits contains, ignoring case."""
+    other, test = dataset.fingerprints[language, split], dataset.fingerprints[language, "test"]
 
     def count() -> int:
         tested = _once(("test", test), lambda: Counter(map(same_sentence, dataset.split(language, "test"))))
-        train_split = dataset.split(language, "train")
-        return sum(tested[sentence] for sentence in tested.keys() & set(map(same_sentence, train_split)))
+        sentences = set(map(same_sentence, dataset.split(language, split)))
+        return sum(tested[sentence] for sentence in tested.keys() & sentences)
 
-    return _once(("test_in_train", train, test), count)
+    return _once(("also_in", other, test), count)
 
 
 # Cache: the datasets of a sweep on buckets share most splits, so each split is examined only once.

@@ -18,6 +18,7 @@ from typing import Any
 from xclrun.config.schema import DatasetConfig, OnBadLine, Unanswerable
 from xclrun.core.errors import UsageError
 from xclrun.core.task import Task, task_of
+from xclrun.core.texts import Reply
 from xclrun.data.example import SPLITS, Example
 from xclrun.data.readers.files import SplitFile, parse_utf8
 from xclrun.data.readers.values import BadRow as BadRow
@@ -341,9 +342,10 @@ def oddities(example: Example) -> Iterator[str]:
     """Yield the notes (`xclrun.data.notes.NOTES`) on a readable example that may contain a mistake."""
     if any(map(_is_odd_name, {example.label or "", *(example.tags or ())})):
         yield "odd_labels"
-    if _CONTROL.search("".join((*example.tokens, *(example.text_b or "").split()))):
+    target = " ".join(example.target.texts) if isinstance(example.target, Reply) else ""
+    if _CONTROL.search("".join((*example.tokens, *(example.text_b or "").split(), *target.split()))):
         yield "control_characters"
-    if len(example.whole) > LONG_TEXT or len(example.text_b or "") > LONG_TEXT:
+    if max(map(len, (example.whole, example.text_b or "", target))) > LONG_TEXT:
         yield "long_texts"
 
 

@@ -176,7 +176,11 @@ def _object(row: Row, names: Mapping[str, str]) -> dict[str, Any]:
 
 def _separate(cfg: DatasetConfig) -> Iterator[Source]:
     """Yield the rows of files of one language."""
-    for file in find_files(cfg, LAYOUT, shared="; rows of a file without a language need a key 'language'"):
+    for file in find_files(
+        cfg,
+        LAYOUT,
+        shared="; files of several languages need a train and a test split, and a key 'language' in each row",
+    ):
         rows, unit = _rows(file)
         odd = {"ignored_files": file.ignored} if file.ignored else {}
         yield Source(file.language, file.split, file.name, rows, unit, odd)
@@ -255,7 +259,7 @@ def _csv(file: SplitFile) -> Iterator[Row]:
         table = csv.reader(io.StringIO(text, newline=""), strict=True)
         for fields in table:
             if names is None or not any(fields):
-                names = names or [name.strip() for name in fields] or None
+                names = names or _header(fields, f"{file.name}:{number + 1}") or None
                 yield {}
             else:
                 yield _named(names, fields)
@@ -268,6 +272,17 @@ def _csv(file: SplitFile) -> Iterator[Row]:
         csv.field_size_limit(limit)
 
 
+def _header(fields: Sequence[str], where: str) -> list[str]:
+    """Return the names of the columns of a CSV file."""
+    names = [name.strip() for name in fields]
+    if len(names) == 1 and (mark := next((mark for mark in "\t;|" if mark in names[0]), None)):
+        raise UsageError(f"{where}: columns are separated by {mark!r}; save the file with commas")
+    for name in names:
+        if name and names.count(name) > 1:
+            raise UsageError(f"{where}: two columns have the name '{name}'; rename one")
+    return names
+
+
 def _named(names: Sequence[str], fields: Sequence[str]) -> Row:
     if len(fields) != len(names):
         return BadRow(f"{len(fields)} column{'s' if len(fields) > 1 else ''} instead of {len(names)}")
@@ -276,5 +291,6 @@ def _named(names: Sequence[str], fields: Sequence[str]) -> Row:
         lists = {name: parse_json(row[name], f"'{name}'") for name in _LISTS if row.get(name) is not None}
     except BadRow as bad:
         return bad
-    # Columns without a value are missing; those of targets are null.
-    return {name: value for name, value in {**row, **lists}.items() if value is not None or name in TARGETS}
+    # Columns without a value are missing; those of prompts and targets are null.
+    kept = {*PROMPTS, *TARGETS}
+    return {name: value for name, value in {**row, **lists}.items() if value is not None or name in kept}
