@@ -112,9 +112,7 @@ def _nested_mapping(text: str, key: str) -> list[str]:
     """Return the overrides for ``strategy.expansion={name: NAME, KEY: VALUE, …}``; ``key``: ``expansion``."""
     settings = parse([text])[0].value()
     assert isinstance(settings, dict)
-    plain = {
-        str(key): setting.text if isinstance(setting, QuotedString) else setting for key, setting in settings.items()
-    }
+    plain = {str(key): setting for key, setting in settings.items()}
     if not isinstance(name := plain.pop("name", None), str):
         raise UsageError(f"{text}: needs a name, as in strategy.{key}={_EXAMPLES[key]}")
     if deeper := next((key for key, setting in plain.items() if isinstance(setting, dict | list)), None):
