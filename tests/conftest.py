@@ -362,6 +362,8 @@ def finished(corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable
 
     It shares hops with the others, as runs of one sweep do.
     """
+    from xclrun.testing.strategies import one_thread
+
     outputs, known = tmp_path_factory.mktemp("finished"), {}
 
     def make(*overrides: str) -> Run:
@@ -404,22 +406,11 @@ def undrawn() -> Iterator[None]:
         yield
 
 
-@contextmanager
-def one_thread() -> Iterator[None]:
-    """Compute with one thread, which is fastest for small models, and put the number back."""
-    import torch
-
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
-
-
 @pytest.fixture
 def threads() -> Iterator[None]:
     """Compute with one thread in the test."""
+    from xclrun.testing.strategies import one_thread
+
     with one_thread():
         yield
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from tests.conftest import done, one_thread, small_run, some
+from tests.conftest import done, small_run, some
 from tests.train.conftest import predicted, stored
 from xclrun.compose.jobs import Composed
 from xclrun.compose.keys import expansion_choices
@@ -25,6 +25,7 @@ from xclrun.strategy import STRATEGIES, State, Step, Strategy, adds_parameters, 
 from xclrun.strategy.base import HOOKS, check_hooks
 from xclrun.strategy.er import ExperienceReplay
 from xclrun.strategy.naive import Naive
+from xclrun.testing.strategies import one_thread
 
 from .real import state
 

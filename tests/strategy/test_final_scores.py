@@ -13,8 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import done, one_thread, small_run, write_corpus
+from tests.conftest import done, small_run, write_corpus
 from xclrun.store import predictions
+from xclrun.testing.strategies import one_thread
 
 from .test_contract import EVERY, given
 

@@ -12,13 +12,14 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import done, one_thread, small_run, some
+from tests.conftest import done, small_run, some
 from xclrun.core import plugins
 from xclrun.core.graph import Kind, Result, missing, to_train
 from xclrun.core.stream import Hop
 from xclrun.plan import Run
 from xclrun.store import predictions
 from xclrun.store.files import read_json
+from xclrun.testing.strategies import one_thread
 from xclrun.train.progress import Listener
 from xclrun.train.stages import StageGraph
 from xclrun.train.stop import StopFlag

@@ -14,7 +14,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from tests.conftest import done, one_thread, small_run, some
+from tests.conftest import done, small_run, some
 from tests.train.conftest import stopped as stop_after
 from xclrun.config.schema import StrategyConfig
 from xclrun.plan import Run
@@ -22,6 +22,7 @@ from xclrun.store import predictions
 from xclrun.store.prune import removable
 from xclrun.strategy.lang_spec_task import Start
 from xclrun.strategy.naive import Naive
+from xclrun.testing.strategies import one_thread
 from xclrun.train.encodings import encodings
 from xclrun.train.evaluate import Evaluator
 from xclrun.train.workbench import Stored, Workbench
