@@ -163,6 +163,8 @@ WRONG = {
         yield Step(main, loss, edit=edit)
 ''',
 }  # fmt: skip
+# Check → overrides of a run that is long enough for it.
+SHORTER = {"changes_keys_with_results": ("dataset.languages=[en]", "order=[en]")}
 
 
 def plugin(name: str, folder: Path) -> tuple[str, Path]:
@@ -183,6 +185,8 @@ def fails(check: Check) -> None:
     with pytest.raises(ContractError) as error:
         check()
     message = str(error.value)
+    # An exception fails the check of a whole run alone: elsewhere it would be the check's own mistake.
+    assert "Observed: " in message or check.name == "finishes_a_run"
     assert message.startswith(f"{check.plugin}: {check.name}: {check.requirement} ")
     assert "\n" not in message
 
@@ -193,7 +197,7 @@ def test_for_each_check_a_wrong_strategy_fails_it(
     name: str, tmp_path: Path, forget_plugins: Callable[[], None]
 ) -> None:
     strategy, path = plugin(name, tmp_path)
-    [check] = [c for c in strategy_checks(strategy, plugin=path) if c.name == name]
+    [check] = [c for c in strategy_checks(strategy, *SHORTER.get(name, ()), plugin=path) if c.name == name]
     fails(check)
 
 

@@ -202,6 +202,7 @@ class StrategyCase:
 
     def settings(self) -> Iterator[tuple[str, Any]]:
         """Yield the strategy's own settings and their types."""
+        self.load()
         kind = STRATEGIES[self.name].settings_type
         hints = typing.get_type_hints(kind)
         for field in dataclasses.fields(kind):
