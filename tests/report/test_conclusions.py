@@ -61,6 +61,16 @@ def test_the_words_say_which_strategy_is_better() -> None:
     assert re.search(r"naive forgets [\d.]+ points more than er .* points lower final performance", naive)
 
 
+def test_lower_bits_are_said_to_be_better() -> None:
+    records = [
+        replace(r, scores={"reference_bits": 4 - 3 * r.scores["intent_accuracy"]})
+        for r in study(("naive", "er"), ALL, (1, 2), LANGUAGES)
+    ]
+    (er, *_), (naive, *_) = conclusions(inference(records)), conclusions(inference(records, baseline="er"))
+    assert re.search(r"er forgets [\d.]+ bits per byte less .* bits per byte lower \(better\) final performance", er)
+    assert re.search(r"naive forgets [\d.]+ bits .* more .* bits per byte higher \(worse\) final performance", naive)
+
+
 def test_only_primary_measures_are_reported() -> None:
     records = study(("naive", "lang_spec_trans", "er"), ALL, (1, 2, 3))
     verdicts = inference(records)
