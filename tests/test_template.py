@@ -71,6 +71,26 @@ def test_without_a_cache_or_a_template_a_database_is_made_all_the_same(
     assert Path("second.db").read_bytes() == b""
 
 
+def test_a_cache_that_cannot_be_read_or_a_user_without_a_home_is_no_error(
+    cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def unreadable(path: Path) -> str:
+        raise PermissionError(path)
+
+    def homeless() -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.setattr(template, "_make", lambda: b"made")
+    template.create_database(Path("first.db"))
+    with monkeypatch.context() as patch:
+        patch.setattr("xclrun.store.cache.sha256", unreadable)
+        template.create_database(Path("second.db"))
+    assert Path("second.db").read_bytes() == b"made"
+    monkeypatch.setattr(template, "cache_folder", homeless)
+    template.create_database(Path("third.db"))
+    assert Path("third.db").read_bytes() == b""
+
+
 def test_a_failure_of_mlflow_leaves_no_template(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(template, "_MAKE", "raise SystemExit(1)")
     assert template._make() is None

@@ -13,8 +13,10 @@ import pytest
 
 from xclrun.cli import main
 from xclrun.command import unchanged
-from xclrun.command.unchanged import Unchanged, alone
+from xclrun.command.unchanged import Unchanged
 from xclrun.plan import Run
+from xclrun.store.locks import alone
+from xclrun.store.rundir import RunDirectory
 
 
 def opened(outputs: Path, *arguments: str, source: str = "runs", uri: str | None = None, width: int = 80) -> Unchanged:
@@ -103,15 +105,46 @@ def test_a_changed_database_may_need_the_report_again(outputs: Path) -> None:
     assert opened(outputs, source="mlflow").text() is None
 
 
+def test_runs_that_mlflow_got_while_the_report_was_made_are_not_missing_from_the_next(outputs: Path) -> None:
+    report = opened(outputs, source="mlflow")
+    assert report.current
+    with (outputs / "mlflow.db").open("a", encoding="utf-8") as file:
+        file.write("sent by another command")
+    assert not report.current
+    # Reports of run directories alone do not depend on it.
+    assert opened(outputs).current
+
+
+def test_a_process_that_died_before_it_wrote_a_manifest_changes_the_state_of_its_run(
+    outputs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert RunDirectory(outputs / "runs" / "b").lease.try_acquire()
+    opened(outputs).store("demo", "the table")
+    assert opened(outputs).text() == "the table"
+    monkeypatch.setattr("xclrun.store.lease._alive", lambda pid, birth: False)
+    assert opened(outputs).text() is None
+
+
+def test_a_report_whose_files_could_not_be_read_is_made_again(outputs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def unreadable(path: Path) -> str:
+        raise PermissionError(path)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(unchanged, "sha256", unreadable)
+        opened(outputs).store("demo", "the table")
+    shutil.rmtree(outputs / "reports")
+    assert opened(outputs).text() is None
+
+
 def test_two_processes_never_write_one_report_at_the_same_time(tmp_path: Path) -> None:
     written: list[str] = []
 
     def second() -> None:
-        with alone(tmp_path, "demo") as locked:
+        with alone(tmp_path, "report", "demo") as locked:
             written.append(f"second {locked}")
 
     thread = threading.Thread(target=second)
-    with alone(tmp_path, "demo") as locked, alone(tmp_path, "another") as also:
+    with alone(tmp_path, "report", "demo") as locked, alone(tmp_path, "report", "another") as also:
         thread.start()
         thread.join(0.05)
         written.append(f"first {locked and also}")
@@ -121,7 +154,7 @@ def test_two_processes_never_write_one_report_at_the_same_time(tmp_path: Path) -
 
 def test_without_a_writable_folder_reports_are_written_unlocked(tmp_path: Path) -> None:
     (tmp_path / "cache").write_text("in the way", encoding="utf-8")
-    with alone(tmp_path, "demo") as locked:
+    with alone(tmp_path, "report", "demo") as locked:
         assert not locked
 
 

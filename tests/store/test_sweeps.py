@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -44,6 +45,27 @@ def test_commands_of_one_name_add_their_runs(
     # A command with the same runs and more replaces the earlier ones.
     third = written("both", 1, 2, 3)
     assert (len(third["runs"]), typed_commands(third)) == (3, "both")
+
+
+def test_two_commands_of_one_name_at_once_lose_no_run(
+    written: Callable[..., dict[str, Any]], make_run: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written("one", 1)
+    other, threads = Sweep("mine", "three", (make_run("seed=3"),)), list[threading.Thread]()
+
+    def read(path: Path) -> dict[str, Any]:
+        content = read_sweep(path)
+        # Another command writes the file between reading and writing, unless it has to wait.
+        if not threads:
+            threads.append(threading.Thread(target=other.write))
+            threads[0].start()
+            threads[0].join(0.2)
+        return content
+
+    monkeypatch.setattr("xclrun.launch.sweep.read_sweep", read)
+    written("two", 2)
+    threads[0].join()
+    assert len(written("four", 4)["runs"]) == 4
 
 
 def test_a_search_never_adds_its_runs(written: Callable[..., dict[str, Any]]) -> None:

@@ -25,7 +25,7 @@ from xclrun.command.reported import (
     left_out,
     read_runs,
 )
-from xclrun.command.unchanged import Unchanged, alone
+from xclrun.command.unchanged import Unchanged
 from xclrun.config.checks import check_uri
 from xclrun.config.files import captions
 from xclrun.core.errors import RunError, UsageError, did_you_mean
@@ -34,6 +34,7 @@ from xclrun.core.plugins import typed_command
 from xclrun.core.task import select_metrics
 from xclrun.core.terminal import columns, important_lines, many, note
 from xclrun.store.files import check_target
+from xclrun.store.locks import alone
 from xclrun.store.rundir import RunDirectory
 from xclrun.store.sweeps import typed_commands
 
@@ -105,8 +106,9 @@ def main(arguments: Sequence[str]) -> int:
         mirrored=mirrored,
     )
     commands = [typed_command(), *([] if sweep is None else [typed_commands(sweep)])]
-    with alone(outputs, name) as locked:
+    with alone(outputs, "report", name) as locked:
         report = write_report(records, outputs / "reports" / name, name, commands, options, sources)
+        current = unchanged.current
         if mirror is not None:
             try:
                 mirror.send_report(name, report.directory, report.to_json())
@@ -120,8 +122,8 @@ def main(arguments: Sequence[str]) -> int:
             if args.json
             else _summary(report, args, sweep, len(all_sweeps), width)
         )
-        # Few-shot reports read data that `Unchanged` does not know.
-        if locked and important_lines() == notes and not any(map(is_few_shot, records)):
+        # Few-shot reports read data that `Unchanged` does not know. MLflow may have got runs since it was read.
+        if locked and current and important_lines() == notes and not any(map(is_few_shot, records)):
             unchanged.store(name, text)
     print(text)
     if filled and not args.json:

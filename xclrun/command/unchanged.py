@@ -11,12 +11,11 @@ Reports that print notes, use plug-ins, read a server or few-shot data, or fill 
 from __future__ import annotations
 
 import argparse
-import fcntl
 import json
 import os
 import platform
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Sequence
+from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -26,15 +25,14 @@ from xclrun.core import plugins
 from xclrun.core.errors import XclrunError
 from xclrun.core.files import UNREADABLE
 from xclrun.core.identity import digest
-from xclrun.core.names import slug
-from xclrun.core.terminal import if_slow
 from xclrun.core.version import PACKAGE
 from xclrun.store.cache import CachedFile
 from xclrun.store.files import sha256
-from xclrun.store.rundir import run_directories
+from xclrun.store.rundir import RunDirectory
 
 # Libraries that determine numbers and figures.
-LIBRARIES = ("numpy", "scipy", "pandas", "pyarrow", "statsmodels", "matplotlib", "jinja2", "mlflow-skinny", "mlflow")
+LIBRARIES = ("numpy", "scipy", "pandas", "pyarrow", "statsmodels", "matplotlib", "jinja2", "rich", "mlflow-skinny",
+             "mlflow")  # fmt: skip
 # Environment variables that change a report, by prefix.
 PREFIXES = ("XCLRUN_", "MPL", "MATPLOTLIB")
 
@@ -51,6 +49,7 @@ class Unchanged:
         self.outputs: Path = args.outputs
         self.mirrors = args.source == "mlflow"
         self._arguments = [*arguments, width]
+        self._before = self._database()
         self.key = None if plugins.hashes() or args.uri is not None or args.into is not None else self._key()
         self._file = CachedFile(
             self.outputs / "cache", f"report-{digest([os.getcwd(), *arguments])[:16]}", ".json", lambda text: None
@@ -64,9 +63,15 @@ class Unchanged:
             facts = json.loads(self._file.read() or b"{}")
             if (facts["key"], facts["database"]) == (self.key, self._database()):
                 folder = self.outputs / "reports" / facts["name"]
-                if facts["files"] == _checksums(folder, facts["files"]):
+                # Empty if a file could not be read when the report was stored.
+                if facts["files"] and facts["files"] == _checksums(folder, facts["files"]):
                     return str(facts["text"])
         return None
+
+    @property
+    def current(self) -> bool:
+        """Whether MLflow's file is as it was when the command began; read it before the report is sent to MLflow."""
+        return self._before == self._database()
 
     def store(self, name: str, text: str) -> None:
         """Record a report; call it inside `alone`, after all files of the report are written."""
@@ -94,8 +99,9 @@ class Unchanged:
         from xclrun.launch.status import run_status
 
         unfinished = []
-        for directory in run_directories(self.outputs):
-            if not directory.done.is_file():
+        for path in sorted((self.outputs / "runs").glob("*")):
+            # Without a manifest too: whether the process that starts the run is alive shows in no file.
+            if path.is_dir() and not (directory := RunDirectory(path)).done.is_file():
                 status = run_status(directory)
                 unfinished.append([directory.run_id, status.state, status.detail])
         inputs = [
@@ -111,26 +117,6 @@ class Unchanged:
             plugins.typed_command(), os.getcwd(),
             sorted([name, value] for name, value in os.environ.items() if name.startswith(PREFIXES)),
         ])  # fmt: skip
-
-
-@contextmanager
-def alone(outputs: Path, name: str) -> Iterator[bool]:
-    """Let one process at a time write a report; yields False if files cannot be locked here."""
-    path = outputs / "cache" / f"report-{slug(name)}.lock"
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        file = path.open("a")
-    except OSError:
-        yield False
-        return
-    with file:
-        locked = True
-        with if_slow("waiting for another process that writes this report", important=False):
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX)
-            except OSError:
-                locked = False
-        yield locked
 
 
 def _state(stat: os.stat_result) -> list[int]:
@@ -160,7 +146,7 @@ def _files(path: Path | str) -> list[list[Any]]:
 
 def _style_files() -> list[Path]:
     """Return the places where matplotlib looks for its settings, without importing it."""
-    home = Path.home()
+    home = Path(os.path.expanduser("~"))
     named = [Path(value) for name in ("MATPLOTLIBRC", "MPLCONFIGDIR") if (value := os.environ.get(name))]
     folders = [Path(os.environ.get("XDG_CONFIG_HOME") or home / ".config") / "matplotlib", home / ".matplotlib"]
     return [path if path.is_file() else path / "matplotlibrc" for path in [Path(), *named, *folders]]

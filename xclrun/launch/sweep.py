@@ -23,6 +23,7 @@ from xclrun.core.terminal import duration, if_slow, line, many, note, size
 from xclrun.data.notes import note_lines
 from xclrun.plan import Run, notes, plan_jobs
 from xclrun.store.files import atomic_write, write_json
+from xclrun.store.locks import alone
 from xclrun.store.prune import remove_unused
 from xclrun.store.stages import StageStore
 from xclrun.store.sweeps import joined, read_sweep
@@ -87,6 +88,10 @@ class Sweep:
 
         Runs of earlier commands with this name stay in the sweep, and a note counts them. A search is one command.
         """
+        with alone(self.outputs, "sweep", self.name):
+            self._write()
+
+    def _write(self) -> None:
         path = self.outputs / "sweeps" / f"{self.name}.json"
         facts = self.facts
         # An unreadable file is replaced.

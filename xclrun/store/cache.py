@@ -44,6 +44,14 @@ def is_intact(path: Path) -> bool:
     return name is not None and path.is_file() and sha256(path) == name[2]
 
 
+def _intact(path: Path) -> bool | None:
+    """Return whether a cached file is intact; None if this user cannot read it."""
+    try:
+        return is_intact(path)
+    except OSError:
+        return None
+
+
 def damaged_files(folder: Path) -> Iterator[Path]:
     """Yield the cached files of a folder that do not match their checksums."""
     for path in sorted(folder.glob("*-*.*")):
@@ -73,8 +81,10 @@ class CachedFile:
     def find(self) -> Path | None:
         """Return the path of the intact file, or None; remove damaged files."""
         for path in self._versions():
-            if is_intact(path):
+            if intact := _intact(path):
                 return path
+            if intact is None:
+                continue
             self.warn(f"{path} is damaged (checksum mismatch); it is created again")
             with contextlib.suppress(OSError):
                 path.unlink()
@@ -95,7 +105,7 @@ class CachedFile:
     def write(self, content: bytes) -> Path:
         """Write the file unless it exists with this content, and remove versions with other content."""
         path = self.folder / f"{self.stem}-{hashlib.sha256(content).hexdigest()}{self.suffix}"
-        if not is_intact(path):
+        if not _intact(path):
             atomic_write(path, content)
         for other in self._versions():
             if other != path:

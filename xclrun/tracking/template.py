@@ -47,7 +47,11 @@ def _template() -> bytes | None:
     """Return the template; make it if it is missing. Return None if MLflow cannot make it."""
     import mlflow
 
-    file = CachedFile(cache_folder(), f"mlflow-{mlflow.__version__}", ".db")
+    try:
+        file = CachedFile(cache_folder(), f"mlflow-{mlflow.__version__}", ".db")
+    except RuntimeError:
+        # The user has no home folder.
+        return None
     if (content := file.read()) is None and (content := _make()) is not None:
         # Processes that make it at the same time write equally valid files. Without a writable folder, it is not kept.
         with contextlib.suppress(XclrunError, OSError):
