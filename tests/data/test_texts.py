@@ -149,6 +149,30 @@ def test_a_dialogue_is_a_prompt_whose_earlier_turns_are_no_target() -> None:
     assert pieces.convert_tokens_to_string(target) == f"me{OTHER}"
 
 
+@pytest.mark.parametrize(
+    ("chat", "header"),
+    [
+        (CHAT, ""),
+        ("{% for m in messages %}[{{ m.role }}] {{ m.content }}{{ eos_token }}{% endfor %}", "[assistant]"),
+        ("{% for m in messages %}<|turn|>{{ m.role }}\n{{ m.content }}<|end|>{% endfor %}", "assistant"),
+        (
+            "{% for m in messages %}{{ m.role }}: {{ '<think></think> ' if m.role == 'assistant' }}{{ m.content }}"
+            "{{ eos_token }}{% endfor %}{% if add_generation_prompt %}assistant: {% endif %}",
+            "<think></think>",
+        ),
+    ],
+)
+def test_what_a_template_writes_before_an_answer_is_learned_but_is_no_part_of_it(chat: str, header: str) -> None:
+    """Templates without a generation prompt begin with the role, others with an empty thought."""
+    pieces = tokenizer(chat=chat)
+    encoded = encode(example("wake", "me"), pieces=pieces, settings=TALK)
+    [(_, target)] = rows(encoded, pieces)
+    text = pieces.decode(pieces.convert_tokens_to_ids(target), skip_special_tokens=True)
+    assert encoded.prompts is not None
+    assert (encoded.prompts.header, text.strip().startswith(header)) == (header, True)
+    assert written(text, TALK, "wake", encoded.prompts.header) == "me"
+
+
 def test_a_template_that_rewrites_earlier_turns_is_counted() -> None:
     chat = "{{ messages | length }}{{ messages[-1]['content'] }}{% if add_generation_prompt %}:{% endif %}"
     pieces = tokenizer(bos=False, chat=chat)
@@ -207,6 +231,7 @@ def test_selected_and_joined_rows_keep_their_prompts() -> None:
         (" me", TextConfig(completion="{output}"), "wake ", "me"),
         (" me!", TextConfig(completion=" {output}!"), "wake", "me"),
         ("me\n", TALK, "wake", "me"),
+        ("Answer: me.\n", TextConfig(template=Template.chat, completion="Answer: {output}."), "wake", "me"),
         (" not , this", PLAIN, "wake", "not , this"),
     ],
 )

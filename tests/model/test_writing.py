@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,7 @@ import torch
 from tests.conftest import some
 from tests.data.test_texts import encode, example
 from tests.model.decoders import END, language_model, tokenizer
-from xclrun.config.schema import LossPer, TextConfig
+from xclrun.config.schema import LossPer, Template, TextConfig
 from xclrun.core.errors import UsageError
 from xclrun.core.task import TEXT_TO_TEXT
 from xclrun.data.batches import Encoded
@@ -238,6 +239,9 @@ def test_columns_of_a_prediction() -> None:
     values |= {"generated": np.array([" me", " b", " x", "", ""], object), "ended": np.array([True] * 5)}
     written = head.columns(values, asked, target, encoded)
     assert (written["generated"], written["ended"]) == (["me", "b", "x"], [True] * 3)
+    head.settings = TextConfig(template=Template.chat)
+    headed = replace(encoded, prompts=replace(encoded.prompts, header="b"))
+    assert head.columns(values, asked, target, headed)["generated"] == ["me", "", "x"]
 
 
 def test_a_batch_without_any_target_has_no_probability() -> None:

@@ -229,11 +229,13 @@ class Prompts:
         pieces: subwords of each prompt; an empty row is not continued.
         start: number of subwords at the beginning that a shortened prompt keeps.
         stops: ids that end a text.
+        header: what a model writes before each answer, which is no part of it.
     """
 
     pieces: Ragged
     start: int
     stops: tuple[int, ...]
+    header: str = ""
 
     def select(self, indices: np.ndarray) -> Prompts:
         return replace(self, pieces=self.pieces.select(indices))

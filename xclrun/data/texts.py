@@ -123,7 +123,7 @@ def encode_texts(
         cut=(flags & ~_ALONE).astype(bool),
         pad=int(tokenizer.pad_token_id),
         tokenizer=tokenizer,
-        prompts=Prompts(Ragged.of(prompts), start, tuple(sorted(stops))),
+        prompts=Prompts(Ragged.of(prompts), start, tuple(sorted(stops)), writer.header()),
         marks=flags,
     )
 
@@ -135,12 +135,17 @@ def shortened(prompt: list[int], room: int, start: int) -> list[int]:
     return prompt[:start] + prompt[len(prompt) - (room - start) :]
 
 
-def written(text: str, settings: TextConfig, prompt: str) -> str:
-    """Return the answer in a decoded completion: without what ``dataset.text.completion`` puts around it."""
+def written(text: str, settings: TextConfig, prompt: str, header: str = "") -> str:
+    """Return the answer in a decoded completion: without what ``dataset.text.completion`` puts around it.
+
+    Args:
+        header: what a chat template writes before an answer (`Prompts.header`).
+    """
     _, moved = _moved(prompt)
     before, _, after = settings.completion.partition(OUTPUT)
     if settings.template is Template.chat:
-        return text.strip()
+        text = text.strip().removeprefix(header).lstrip()
+        return text.removeprefix(before.lstrip()).removesuffix(after.rstrip()).strip()
     for prefix in (moved + before, (moved + before).lstrip()):
         if prefix and text.startswith(prefix):
             text = text.removeprefix(prefix)
@@ -169,6 +174,26 @@ class _Writer:
         prompt, moved = _moved(prompt)
         return _Pair(prompt, moved + completion)
 
+    def header(self) -> str:
+        """Return what the template writes before an answer, as it is decoded; empty if it is part of the prompt.
+
+        This is the name of the role if the template has no generation prompt, or an empty thought.
+        """
+        if not self.chat:
+            return ""
+        asked, answer = {"role": "user", "content": "a"}, "\ue000"
+        try:
+            before = self._render([asked], add_generation_prompt=True)
+            whole = self._render([asked, {"role": "assistant", "content": answer}])
+        except Exception:  # A template may need other turns.
+            return ""
+        header, found, _ = whole.removeprefix(before).partition(answer)
+        if not whole.startswith(before) or not found:
+            return ""
+        [pieces] = _pieces(self.tokenizer, [header])
+        text: str = self.tokenizer.decode(pieces, skip_special_tokens=True, clean_up_tokenization_spaces=False)
+        return text.strip()
+
     def _turns(self, example: Example, prompt: str, completion: str) -> _Pair:
         system = [] if self.settings.system is None else [("system", self.settings.system)]
         turns = [{"role": r, "content": c} for r, c in (*system, *example.target.turns, ("user", prompt))]
@@ -181,11 +206,14 @@ class _Writer:
 
     def _apply(self, example: Example, turns: list[dict[str, str]], **options: Any) -> str:
         try:
-            # Jinja runs in the sandbox of transformers: templates are data.
-            text: str = self.tokenizer.apply_chat_template(turns, tokenize=False, **options)
+            return self._render(turns, **options)
         except Exception as error:
             problem = str(error).splitlines()[0] if str(error) else type(error).__name__
             raise UsageError(f"example '{example.id}': the tokenizer's chat template fails: {problem}") from error
+
+    def _render(self, turns: list[dict[str, str]], **options: Any) -> str:
+        # Jinja runs in the sandbox of transformers: templates are data.
+        text: str = self.tokenizer.apply_chat_template(turns, tokenize=False, **options)
         return text
 
 

@@ -178,8 +178,9 @@ class Writer(Head):
         if "generated" in values:
             shown = [self.settings.prompt.replace("{input}", example.whole) for example in examples]
             texts = values["generated"][:n].tolist()
+            header = encoded.prompts.header if encoded.prompts is not None else ""
             columns["generated"] = [
-                written(text, self.settings, prompt) for text, prompt in zip(texts, shown, strict=True)
+                written(text, self.settings, prompt, header) for text, prompt in zip(texts, shown, strict=True)
             ]
             columns["ended"] = values["ended"][:n].tolist()
         return columns
