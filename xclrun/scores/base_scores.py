@@ -19,6 +19,7 @@ from numpy.typing import ArrayLike
 from xclrun.core.task import (
     BY_NAME,
     KEY_SCORE,
+    SPAN,
     Metric,
     MetricsOfKeys,
     Scored,
@@ -41,8 +42,8 @@ TAG_COLUMNS = ("gold_tags", "predicted_tags")  # for ``tag_macro``
 BELIEF_COLUMNS = ("log2_gold",)  # for the choice between an example's statements
 ANSWER_COLUMNS = ("answer", "gold_answers")  # for metrics of answers
 TEXT_COLUMN = "text"  # for the bootstrap over texts: the number of the text of a question or pair
-# Columns of rows that `_Rows` reads in a special way; other columns of tasks are read as they are.
-SPECIAL = {*ANSWER_COLUMNS, TEXT_COLUMN, "answer_start", "answer_end", "log2_classes"}
+# Columns of tasks that `_Rows` does not read as they are: metrics of answers, and the bootstrap, need some of them.
+SPECIAL = {column.name for column in SPAN.columns}
 # Similarity measures of answers, in the order of `Sentences.answers`.
 LIKENESS = {"f1": answers.f1, "exact": answers.exact}
 # Log-odds (in bits) are clipped at ±SURE: log2_gold cannot represent probabilities closer to 0 or 1.
