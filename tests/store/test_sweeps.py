@@ -68,11 +68,25 @@ def test_two_commands_of_one_name_at_once_lose_no_run(
     assert len(written("four", 4)["runs"]) == 4
 
 
-def test_a_search_never_adds_its_runs(written: Callable[..., dict[str, Any]]) -> None:
+def test_a_search_never_adds_its_runs(
+    written: Callable[..., dict[str, Any]], capsys: pytest.CaptureFixture[str]
+) -> None:
     search = {"objective": "dev_fp", "keys": [], "trials": 1, "made": 1, "ended": True, "runs": []}
     written("one", 1)
-    assert len(written("search", 2, search=search)["runs"]) == 1
-    assert len(written("two", 3)["runs"]) == 1
+    for command, runs, facts in (("search", 2, {"search": search}), ("two", 3, {})):
+        assert capsys.readouterr().err == ""
+        assert len(written(command, runs, **facts)["runs"]) == 1
+        assert "replaces" in capsys.readouterr().err
+
+
+def test_earlier_commands_of_a_name_are_not_lost_without_a_note(
+    written: Callable[..., dict[str, Any]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    written("one", 1)
+    assert capsys.readouterr().err == ""
+    (path := tmp_path / "outputs" / "sweeps" / "mine.json").write_text("{")
+    assert len(written("two", 2)["runs"]) == 1
+    assert str(path) in capsys.readouterr().err
 
 
 def test_the_last_command_of_a_name_can_be_reported_alone() -> None:

@@ -94,14 +94,21 @@ class Sweep:
     def _write(self) -> None:
         path = self.outputs / "sweeps" / f"{self.name}.json"
         facts = self.facts
-        # An unreadable file is replaced.
-        with contextlib.suppress(OSError, ValueError):
+        try:
             before = read_sweep(path)
+        except FileNotFoundError:
+            pass
+        except (OSError, ValueError) as error:
+            note(f"{path} cannot be read ({error}); it is replaced, without the runs of earlier commands", "  ")
+        else:
             facts["started"] = before["started"]
             if self.search is None and "search" not in before and (more := set(before["runs"]) - set(facts["runs"])):
                 runs = f"{many(len(more), 'run')} of earlier commands"
                 note(f"{self.name} also includes {runs}; `xclrun report {self.name} --only-last` omits them", "  ")
                 facts = joined([before, facts])
+            if ("search" in before) is (self.search is None):
+                earlier, new = ("search", "sweep") if self.search is None else ("sweep", "search")
+                note(f"this {new} replaces the {earlier} of the same name, {self.name}; its runs stay", "  ")
             if set(before["runs"]) & set(facts["runs"]) and before.get("comparisons") != facts.get("comparisons"):
                 # Scores may be known by now.
                 facts["comparisons"] = before.get("comparisons", {})
