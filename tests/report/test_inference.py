@@ -865,3 +865,26 @@ def test_a_pilot_says_how_many_orders_an_effect_needs() -> None:
     assert {tuple(row.orders) for row in power.rows} == {(1,)}
     one = powers([r for r in runs if (r.order, r.seed) == ("h2l", 1)], 0.01)
     assert not any(row.components for power in one for row in power.rows)
+
+
+def test_a_strategy_without_a_finished_run_counts_in_the_family() -> None:
+    records = study(("naive", "er", "kd_logit", "lang_spec_ft"), ("h2l", "l2h", "order3", "order4"), (1,))
+    failed = [
+        dataclasses.replace(r, status="failed", scores={}) if r.strategy in ("kd_logit", "lang_spec_ft") else r
+        for r in records
+    ]
+    # A further, unfinished run of er has the settings of the finished runs, so it adds no strategy.
+    er = next(r for r in records if r.strategy == "er")
+    failed.append(dataclasses.replace(er, status="running", scores={}, run_id="again"))
+    section = section_of(failed)
+    (all_finished, family) = (section_of(records).inference, section.inference)
+    assert family.primary.keys() == all_finished.primary.keys()
+    assert len(family.family) == 8
+    for key, pair in family.primary.items():
+        if key[0] == "kd_logit":
+            assert np.isnan(pair.p)
+            assert "no finished run" in pair.reason
+    tested = {key: pair.p for key, pair in family.unadjusted.items() if not np.isnan(pair.p)}
+    smallest = min(tested, key=lambda key: tested[key])
+    assert family.primary[smallest].p == pytest.approx(8 * tested[smallest])
+    assert any(text.startswith("Intent accuracy: kd_logit was not compared with naive") for text in section.conclusions)

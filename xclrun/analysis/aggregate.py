@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from xclrun.analysis.grouping import grouped, natural, strategy_labels
+from xclrun.analysis.grouping import config_settings, grouped, natural, strategy_labels
 from xclrun.analysis.measures import MEASURES, Absent, Measure, Measured, explain, headlines, measure, quantity
 from xclrun.analysis.record import RunRecord
 from xclrun.analysis.reference import REFERENCE_MODELS, References, is_control, is_reference
@@ -98,6 +98,21 @@ def comparisons(records: Iterable[RunRecord]) -> list[Comparison]:
         Comparison(dataset, model, dict(sorted(grouped(group, lambda r: labels[r.run_id]).items(), key=_strategy_rank)))
         for (dataset, model), group in pairs
     ]
+
+
+def without_finished_run(comparison: Comparison, records: Iterable[RunRecord]) -> dict[str, RunRecord]:
+    """Return label → an unfinished run, for each strategy of a comparison's dataset and model without finished runs.
+
+    The same strategy with other settings counts as another strategy.
+    """
+    have = {(run.strategy, config_settings(run)) for run in comparison.runs}
+    lacking = [
+        run for run in records
+        if not run.finished and (run.dataset, run.model) == (comparison.dataset, comparison.model)
+        and (run.strategy, config_settings(run)) not in have
+    ]  # fmt: skip
+    labels = strategy_labels([*comparison.runs, *lacking])
+    return {labels[run.run_id]: run for run in lacking if labels[run.run_id] not in comparison.strategies}
 
 
 def summarise(records: Iterable[RunRecord], unpaired: bool = False) -> pd.DataFrame:

@@ -39,6 +39,10 @@ Score = Callable[[str, Counts], np.ndarray]
 Cells = dict[tuple[str, int, int], np.ndarray]
 
 
+# Streams whose measures depend on the order.
+ORDERED = ("sequence", "growing")
+
+
 def measured(comparison: Comparison, references: References, metric: str) -> dict[str, Measured]:
     """Return measure → its values of the order-dependent strategies, for each headline measure with two of them.
 
@@ -48,7 +52,7 @@ def measured(comparison: Comparison, references: References, metric: str) -> dic
     runs_of = {
         label: {(" → ".join(run.languages), run.seed, run.bucket): run for run in combinations(runs).values()}
         for label, runs in comparison.strategies.items()
-        if runs[0].stream in ("sequence", "growing")
+        if runs[0].stream in ORDERED
     }
     values: dict[str, dict[str, dict[Key, float | str]]] = {entry.name: {} for entry in headlines()}
     for label, runs in runs_of.items():

@@ -28,7 +28,8 @@ def conclusions(inference: Inference) -> list[str]:
 
     Reference models and controls are excluded. No strategy is named as best: tables mark the best means.
     """
-    unranked = [k for k, runs in inference.comparison.strategies.items() if not is_ranked(runs[0])]
+    first = {k: runs[0] for k, runs in inference.comparison.strategies.items()} | dict(inference.unfinished)
+    unranked = [label for label, run in first.items() if not is_ranked(run)]
     sentences = []
     for metric in inference.comparison.metrics:
         title = metric_title(metric, inference.comparison.runs, unit="")
@@ -85,11 +86,11 @@ def _clause(verdicts: Verdicts, key: Subject, title: str, pair: Pair, against: s
     tests, difference = verdicts.tests[key], verdicts.quantity(key).difference
     tolerance = tests.data.tolerance
     noun = verdicts.replicates_of(pair.a, key)
-    count = f"{pair.n} {noun}" if pair.n > 0 else ""
+    count = f"{pair.n} {noun}" if pair.n > 1 else ""
     before, after = verdicts.means_of(pair.a, key)
     shown = tests.quantity.shown
     if math.isnan(pair.difference):
-        return f"was not compared with{against or ' the baseline'} on {title}: {pair.reason}", count
+        return f"was not compared with{against or ' the baseline'} on {title} ({pair.reason})", count
     if pair.reason and abs(pair.difference) <= tolerance:
         return f"has the same {title}{f' as{against}' if against else ''} ({shown(after)})", count
     size = f"{difference.shown(abs(pair.difference))} {difference.unit}"

@@ -6,14 +6,16 @@ import math
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
+from itertools import product
 
 from xclrun.analysis.aggregate import BASELINE, Comparison
 from xclrun.analysis.all_tests import BLOCKED, MIXED, PAIRED_T, REPLICATES, Tests
 from xclrun.analysis.confirmatory import PRIMARY
 from xclrun.analysis.measures import MEASURES, quantity
+from xclrun.analysis.record import RunRecord
 from xclrun.analysis.reference import References, is_control, is_reference
 from xclrun.analysis.replicates import Measured
-from xclrun.analysis.resampling import Resampled, measured
+from xclrun.analysis.resampling import ORDERED, Resampled, measured
 from xclrun.analysis.significance import (
     ALPHA,
     FEW,
@@ -348,6 +350,8 @@ class Inference(Verdicts):
         resampled: metric → its bootstrap; metrics without a bootstrap have no entry.
         kind: kind of bootstrap intervals; None: each measure's default.
         baseline: label of the baseline strategy; None: ``naive``, or the first tested strategy.
+        unfinished: label → a run of a strategy that has no finished run (`xclrun.analysis.aggregate`). Its comparisons
+            count in the family, which would otherwise depend on the runs that have finished.
     """
 
     def __init__(
@@ -359,7 +363,9 @@ class Inference(Verdicts):
         baseline: str | None = None,
         primary: Sequence[str] = PRIMARY,
         margin: float | None = None,
+        unfinished: Mapping[str, RunRecord] | None = None,
     ) -> None:
+        self.unfinished = unfinished or {}
         self.comparison, self.resampled, self.kind = comparison, resampled, kind
         tests: dict[Subject, Tests] = {}
         few: dict[Subject, Measured] = {}
@@ -386,6 +392,10 @@ class Inference(Verdicts):
                 reason = pair if isinstance(pair, str) else FEW
                 if label != self.baseline:
                     self._without_tests[label, metric, name] = not_compared(label, self.baseline, reason)
+        for (metric, name), (label, run) in product(self._measured, self.unfinished.items()):
+            if label != self.baseline and name in primary and run.stream in {*ORDERED} & {*MEASURES[name].streams}:
+                pair = not_compared(label, self.baseline, f"{label} has no finished run")
+                self._without_tests[label, metric, name] = pair
 
     def baseline_means(self, labels: Iterable[str]) -> dict[tuple[str, str, str], tuple[float, int]]:
         """Return (strategy, metric, measure) → mean of the baseline over the runs that both have, number of runs.

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from xclrun.analysis.aggregate import Comparison, incomplete, summarise
+from xclrun.analysis.aggregate import Comparison, incomplete, summarise, without_finished_run
 from xclrun.analysis.bootstrap import SENTENCES
 from xclrun.analysis.finished import finished_run, tuning_trials
 from xclrun.analysis.measures import quantity
@@ -125,7 +125,7 @@ class StrategySection(Section):
         options = self.options
         return Inference(
             self.comparison, self.shared.references, self._bootstrap[0], options.interval, options.baseline,
-            options.primary, options.margin,
+            options.primary, options.margin, without_finished_run(self.comparison, self.shared.records),
         )  # fmt: skip
 
     @cached_property
