@@ -99,8 +99,8 @@ def _clause(verdicts: Verdicts, key: Subject, title: str, pair: Pair, against: s
     else:
         side = "higher" if pair.difference > 0 else "lower"
         # Without a note, "lower final performance" in bits would read as worse.
-        reversed_ = key[1] != "F" and not tests.quantity.higher_is_better
-        meaning = (" (worse)" if pair.difference > 0 else " (better)") if reversed_ else ""
+        lower_is_better = key[1] != "F" and not tests.quantity.higher_is_better
+        meaning = (" (worse)" if pair.difference > 0 else " (better)") if lower_is_better else ""
         text = f"has {size} {side}{meaning} {title}{f' than{against}' if against else ''}"
     facts = [_verdict(verdicts, (pair.a, *key), pair)]
     # Clusters of orders can have another mean difference than the orders that tables average.

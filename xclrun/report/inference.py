@@ -394,8 +394,8 @@ class Inference(Verdicts):
                     self._without_tests[label, metric, name] = not_compared(label, self.baseline, reason)
         for (metric, name), (label, run) in product(self._measured, self.unfinished.items()):
             if label != self.baseline and name in primary and run.stream in {*ORDERED} & {*MEASURES[name].streams}:
-                pair = not_compared(label, self.baseline, f"{label} has no finished run")
-                self._without_tests[label, metric, name] = pair
+                reason = f"{label} has no finished run"
+                self._without_tests[label, metric, name] = not_compared(label, self.baseline, reason)
 
     def baseline_means(self, labels: Iterable[str]) -> dict[tuple[str, str, str], tuple[float, int]]:
         """Return (strategy, metric, measure) → mean of the baseline over the runs that both have, number of runs.
