@@ -31,7 +31,7 @@ from xclrun.core.plugins import load_files, version_of
 from xclrun.core.quantity import SHARE
 from xclrun.core.task import BY_NAME, LABEL_BITS, Metric, Scored, register_metric, select_metrics
 from xclrun.report.heatmaps import heatmap
-from xclrun.report.page import _other_units
+from xclrun.report.page import other_units
 from xclrun.report.parts.trade_offs import trade_off_figure
 from xclrun.report.strategies import StrategySection
 from xclrun.report.summary import Summary
@@ -156,7 +156,7 @@ def test_sentences_say_whether_a_lower_error_is_lower(error: str) -> None:
     accuracies, errors = found[: len(found) // 2], found[len(found) // 2 :]
     assert len(accuracies) == 2
     for one, mirrored in zip(accuracies, errors, strict=True):
-        assert ("higher final performance" in one) == ("lower final performance" in mirrored)
+        assert ("higher final performance" in one) == ("lower (better) final performance" in mirrored)
 
 
 def test_figures_draw_better_values_higher(error: str) -> None:
@@ -199,8 +199,10 @@ def test_bits_have_their_unit_in_tables_and_figures() -> None:
     assert pairs is not None
     assert any(note.startswith("Δ: a − b in bits, ") for note in pairs.notes)
     assert quantity("label_bits", "F").unit == "bits"
-    assert _other_units(runs) == "; label bits and their differences in bits"
-    assert _other_units(records()) == ""
+    units, negated = other_units(runs).split("; ")[1:]
+    assert units == "label bits and their differences in bits"
+    assert negated.startswith("F, T and T0 of label bits are those of −score")
+    assert other_units(records()) == ""
 
 
 def test_label_bits_are_the_mean_negative_log2_of_the_gold_labels_probability() -> None:

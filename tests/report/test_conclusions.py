@@ -6,6 +6,7 @@ import re
 from dataclasses import replace
 
 import numpy as np
+from statsmodels.stats.power import TTestPower
 
 from xclrun.report.conclusions import UNRANKED, UNTESTED, conclusions
 from xclrun.report.inference import p_text
@@ -59,6 +60,18 @@ def test_the_words_say_which_strategy_is_better() -> None:
     (er, *_), (naive, *_) = conclusions(inference(records)), conclusions(inference(records, baseline="er"))
     assert re.search(r"er forgets [\d.]+ points less than naive .* points higher final performance", er)
     assert re.search(r"naive forgets [\d.]+ points more than er .* points lower final performance", naive)
+
+
+def test_the_power_is_that_of_each_number_of_replicates() -> None:
+    records = study(("naive", "er", "kd_logit"), ALL, (1,))
+    caveat = conclusions(inference([r for r in records if (r.strategy, r.order) != ("kd_logit", "h2l")]))[-1]
+    for n in (3, 4):
+        detected = TTestPower().solve_power(nobs=n, power=0.8, alpha=0.05)
+        assert f"with {n} replicates, a paired t-test has 80 % power if the true difference is {detected:.2f}" in caveat
+    # T of one seed is conditional on its reference models, so it has no test.
+    alone = conclusions(inference([*records, *study(("lang_spec_ft",), ALL, (1,))], primary=("T",)))[-1]
+    assert alone.startswith("Caveat: ")
+    assert "power" not in alone
 
 
 def test_lower_bits_are_said_to_be_better() -> None:

@@ -45,10 +45,11 @@ def conclusions(inference: Inference) -> list[str]:
 
 def caveat(verdicts: Verdicts, heading: str) -> str:
     """Describe the tests of the primary comparisons and their power, and refer to ``heading`` for their table."""
-    counts = [pair.n for pair in verdicts.primary.values()]
-    warning = power_warnings(max(counts, default=0), 1)[-1]
+    # Pairs have their own numbers of replicates. Without a test, there is no power to describe.
+    counts = sorted({pair.n for pair in verdicts.primary.values() if not math.isnan(pair.p)})
+    powers = [power_warnings(n, 1)[-1] for n in counts]
     method = f" p-values: {verdicts.method}; intervals: simultaneous, 95 %." if verdicts.is_tested else ""
-    return f"Caveat: {'; '.join([*verdicts.each_scope(), warning])}.{method} See “{heading}”."
+    return f"Caveat: {'; '.join([*verdicts.each_scope(), *powers])}.{method} See “{heading}”."
 
 
 def compare(verdicts: Verdicts, titles: Mapping[Subject, str], unranked: Collection[str] = ()) -> Iterator[str]:

@@ -65,7 +65,7 @@ def page(
         defined=definitions(sections), sections=list(zip(sections, blocks, strict=True)), drawn=drawn,
         report_caveats=report.caveats, environment=_environment(finished), runs=runs, run_sets=run_sets,
         run_sets_json=_json([list(ids) for ids in run_sets]), css=_asset("page.css"), js=_asset("page.js"),
-        more=more_formats(formats), other_units=_other_units(finished),
+        more=more_formats(formats), other_units=other_units(finished),
     )  # fmt: skip
 
 
@@ -73,11 +73,13 @@ def definitions(sections: Iterable[Section]) -> dict[str, str]:
     return {name: text for section in sections for name, text in section.definitions.items()}
 
 
-def _other_units(records: Iterable[RunRecord]) -> str:
-    """Return ``; label bits and their differences in bits`` for metrics that are not in percent; else empty."""
+def other_units(records: Iterable[RunRecord]) -> str:
+    """Name the units of metrics that are not in percent, and metrics of which lower is better; empty without any."""
     metrics = dict.fromkeys(BY_NAME[metric] for record in records for metric in record.metrics)
     others = [metric for metric in metrics if metric.quantity.scale != SHARE.scale]
-    return "".join(f"; {metric.title} and their differences in {metric.unit}" for metric in others)
+    units = "".join(f"; {metric.title} and their differences in {metric.unit}" for metric in others)
+    negated = " and ".join(metric.title for metric in metrics if not metric.higher_is_better)
+    return f"{units}; F, T and T0 of {negated} are those of −score, because lower is better" if negated else units
 
 
 def runs_table(records: Iterable[RunRecord], excluded: Mapping[str, tuple[str, str]] | None = None) -> Table:

@@ -28,7 +28,7 @@ from xclrun.report.caveats import report_caveats, unfinished
 from xclrun.report.codelength import codelength_sections
 from xclrun.report.fewshot import few_shot_sections
 from xclrun.report.latex import latex
-from xclrun.report.page import definitions, page, runs_table, templates
+from xclrun.report.page import definitions, other_units, page, runs_table, templates
 from xclrun.report.part import Block, Plot
 from xclrun.report.report import FEW_SHOT, Report
 from xclrun.report.section import Options, Section, Sources
@@ -143,6 +143,6 @@ def _markdown(report: Report, commands: Sequence[str], date: str, options: Optio
         report=report, commands=commands, date=date, version=VERSION, figures=figures,
         finished=sum(record.status == "finished" for record in report.records),
         runs=runs_table(report.records, report.excluded),
-        defined=definitions(report.sections),
+        defined=definitions(report.sections), other_units=other_units(r for r in report.records if r.finished),
         code=code, link=link, markdown=markdown, more=more_formats(options.formats),
     )  # fmt: skip
