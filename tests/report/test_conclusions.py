@@ -44,15 +44,15 @@ def test_each_strategy_has_a_sentence_with_its_differences_and_p_values() -> Non
 
 def test_differences_that_may_be_chance_are_not_significant() -> None:
     records = study(("naive",), ALL, (1,))
-    # Of one making, but for the noise.
+    # The same but for the noise, with which one difference is nearly significant.
     records += [
-        replace(run("naive", r.order, 9, r.languages), strategy="twin", seed=1, run_id=f"twin-{r.order}")
+        replace(run("naive", r.order, 5, r.languages), strategy="twin", seed=1, run_id=f"twin-{r.order}")
         for r in records
     ]
     verdicts = inference(records)
-    intent, *_ = conclusions(verdicts)
-    assert all(pair.p > 0.05 for pair in verdicts.primary.values())
-    assert intent.count("; not significant, p = ") == 2
+    assert 0.05 < min(pair.p for pair in verdicts.primary.values()) < 0.06
+    sentences = conclusions(verdicts)[:2]
+    assert [text.count("; not significant, p = ") for text in sentences] == [2, 2]
 
 
 def test_the_words_say_which_strategy_is_better() -> None:
