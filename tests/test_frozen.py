@@ -128,3 +128,11 @@ def test_a_merge_of_release_0_2_names_the_merged_strategy_as_an_expansion(make_r
     assert "  merged:\n" in text
     run.directory.queue(text.replace("  merged:\n", "  expansion:\n"), run.stored)
     assert thaw(run.directory).resolved == run.resolved
+
+
+def test_a_repeated_run_keeps_the_weights_that_its_config_removes(make_run: Make, tmp_path: Path) -> None:
+    run = make_run("store.keep=none")
+    freeze(run)
+    assert run.kept < {*run.keys}
+    assert thaw(run.directory).kept == run.kept
+    assert thaw(run.directory, tmp_path / "again", fresh=True).kept == {*run.keys}

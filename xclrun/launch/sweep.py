@@ -281,4 +281,5 @@ def conclude(sweep: Sweep, tried: Sequence[Run], seconds: float, unsent: str = "
     if sweep.tracking.in_mlflow and sweep.tracking.uri is None:
         line(f"      `xclrun mlflow ui{sweep.outputs_option}` opens MLflow")
     if trained := weights_size(sweep.runs):
-        line(f"      `xclrun store gc --weights{sweep.outputs_option}` frees {size(trained)}; reports need no weights")
+        freed = f"frees {size(trained)} of these runs; reports need no weights"
+        line(f"      `xclrun store gc --weights{sweep.outputs_option}` {freed}")

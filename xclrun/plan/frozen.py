@@ -12,7 +12,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
-from xclrun.config.schema import Config
+from xclrun.config.schema import Config, Keep
 from xclrun.core import plugins
 from xclrun.core.errors import RunError
 from xclrun.core.files import UNREADABLE
@@ -75,7 +75,7 @@ def thaw(directory: RunDirectory, outputs: Path | None = None, fresh: bool = Fal
 
     Args:
         outputs: output folder; None: the config's folder.
-        fresh: use the output folder's store instead of the config's store.
+        fresh: use the output folder's store instead of the config's store, and keep all weights (``store.keep``).
 
     Raises:
         RunError: the config is damaged or of another version, or the run's data or encoder has changed.
@@ -97,6 +97,8 @@ def thaw(directory: RunDirectory, outputs: Path | None = None, fresh: bool = Fal
         _set_types(schema, frozen, "strategy")
         config = OmegaConf.to_object(OmegaConf.merge(schema, frozen))
         assert isinstance(config, Config)
+        if fresh:
+            config = replace(config, store=replace(config.store, keep=Keep.all))
     except UnreadableRun as error:
         raise RunError(str(error)) from error
     except (*UNREADABLE, AssertionError, OmegaConfBaseException, YAMLError) as error:

@@ -81,7 +81,8 @@ def check_weights(run: Run, stages: Iterable[Stage]) -> None:
     for stage in stages:
         if (problem := run.store.problem(stage.train)) is not None:
             raise RunError(
-                f"{run.id}, hop {stage.hop.index}: {problem}; retrain it with `xclrun rerun {run.id} --fresh DIR`"
+                f"{run.id}, hop {stage.hop.index}: {problem}; retrain it with `xclrun rerun {run.id} --fresh DIR`, "
+                "then add `--outputs DIR` to this command"
             )
 
 
