@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests.questions import write_questions
-from xclrun.config.schema import AsText, DatasetConfig, OnBadLine, StatementsConfig, Unanswerable
+from xclrun.config.schema import AsText, DatasetConfig, OnBadLine, StatementsConfig, Template, TextConfig, Unanswerable
 from xclrun.core.errors import UsageError
 from xclrun.core.task import TEXT_ANSWER_EXACT, TEXT_EXACT, TEXT_TO_TEXT, tasks_of_dataset
 from xclrun.core.texts import Reply
@@ -83,6 +83,7 @@ FORMS: dict[str, tuple[dict[str, Any], str, Reply]] = {
     ),
     "choice by text": ({"prompt": "?", "choices": ["1", "2"], "answer": "1"}, "?", Reply(("1",), ("1", "2"))),
     "choice by letter": ({"prompt": "?", "choices": ["x", "y"], "answer": "B"}, "?", Reply(("y",), ("x", "y"))),
+    "choice by float": ({"prompt": "?", "choices": ["x", "y"], "answer": "1.0"}, "?", Reply(("y",), ("x", "y"))),
     "choice by digit": ({"prompt": "?", "choices": ["x", "y"], "answer": "1"}, "?", Reply(("y",), ("x", "y"))),
 }
 
@@ -143,6 +144,16 @@ def test_dialogues_that_differ_before_the_prompt_are_different_sentences(tmp_pat
         path.write_text(json.dumps({"messages": turns}), encoding="utf-8")
     notes = count_notes(load_dataset(config(tmp_path)))
     assert not {"test_in_train", "test_is_dev"} & notes.keys()
+
+
+def test_messages_without_a_template_are_noted(tmp_path: Path) -> None:
+    """Otherwise, a model for chats would learn to answer texts without turns."""
+    lay(tmp_path, [FORMS["conversation"][0], PAIR])
+    counts = [read(config(tmp_path, text=TextConfig(template=of)))[1].get("plain_messages") for of in Template]
+    assert dict(zip(Template, counts, strict=True)) == {
+        Template.none: {"de/train": 1, "de/dev": 1, "de/test": 1},
+        Template.chat: None,
+    }
 
 
 def test_targets_without_information_are_noted(tmp_path: Path) -> None:

@@ -28,6 +28,7 @@ NOTES = {
     "typed_outside": ("tag", "B-O or I-O: read as O"),
     "bioes": ("tag", "in BIOES or BILOU: converted to BIO"),
     "missing_tags": ("word", "with a tag such as _, - or -1, which often means no tag: read unchanged"),
+    "plain_messages": ("dialogue", "without its roles; set dataset.text.template=chat for the tokenizer's template"),
     "untranslated": ("sentence", "without a translation with the same sent_id: skipped"),
     "blank_words": ("blank word", "with a tag: skipped"),
     "blank_texts": ("sentence", "with a blank text: skipped"),

@@ -27,7 +27,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from xclrun.config.schema import DatasetConfig
+from xclrun.config.schema import DatasetConfig, Template
 from xclrun.core.errors import UsageError, did_you_mean
 from xclrun.core.texts import ROLES
 from xclrun.data.example import SPLITS, Example
@@ -61,22 +61,31 @@ Row = dict[str, Any] | str | BadRow
 @reader("texts", LAYOUT, gives=["target"])
 def read(cfg: DatasetConfig) -> tuple[Splits, Notes]:
     """Prompts with completions, dialogues or choices."""
+    chat = Template(cfg.text.template) is Template.chat
     if cfg.hub is not None:
         # The columns were renamed by the reader of the hub.
         needs = [(*PROMPTS, "messages"), (*TARGETS, "messages")]
-        return collect(cfg, hub.sources(cfg, KEYS, needs), parse)
+        return collect(cfg, hub.sources(cfg, KEYS, needs), partial(parse, chat=chat))
     names = dict(cfg.hub_columns or {})
     for key in names:
         if key not in KEYS:
             raise UsageError(f"dataset.hub_columns: unknown key '{key}'; {did_you_mean(key, KEYS)}")
-    return collect(cfg, _shared(cfg, names) or _separate(cfg), partial(parse, names=names))
+    return collect(cfg, _shared(cfg, names) or _separate(cfg), partial(parse, names=names, chat=chat))
 
 
-def parse(row: Row, place: Place, names: Mapping[str, str] | None = None) -> Example:
-    """Return the example of a row; ``names``: key → its name in the row."""
+def parse(row: Row, place: Place, names: Mapping[str, str] | None = None, chat: bool = False) -> Example:
+    """Return the example of a row.
+
+    Args:
+        names: key → its name in the row.
+        chat: whether messages are written with the tokenizer's template.
+    """
     row = _object(row, names or {})
     id, facts = field(row, "name", "id", optional=True), field(row, "facts", "facts", optional=True)
-    prompt, target, turns = _dialogue(row) or (*_plain(row), [])
+    dialogue = _dialogue(row)
+    if dialogue is not None and not chat:
+        place.odd["plain_messages"] += 1
+    prompt, target, turns = dialogue or (*_plain(row), [])
     value = target
     if row.get("choices") is not None:
         choices = field(row, "strings", "choices")
@@ -148,8 +157,9 @@ def _answer(choices: Sequence[str], answer: Any) -> int:
     if isinstance(answer, str):
         if answer in choices:
             return choices.index(answer)
-        if answer.isdecimal():
-            answer = int(answer)
+        # In a CSV file, pandas writes 1.0 if the column has missing values.
+        if (number := answer.removesuffix(".0")).isdecimal():
+            answer = int(number)
         elif len(answer) == 1 and 0 <= (letter := ord(answer) - ord("A")) < len(choices):
             return letter
     if type(answer) is int and 0 <= answer < len(choices):
