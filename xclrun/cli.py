@@ -227,17 +227,17 @@ def _completion(arguments: list[str]) -> int:
     typed = (os.environ.get("COMP_LINE") or "xclrun ").split(" ")[1:]
     command = typed[0] if len(typed) > 1 else ""
     group = commands.GROUPS.get(command, {})
-    if len(typed) > 2 and typed[1] in group and typed[1] != "audit":
+    if len(typed) > 2 and typed[1] in group:
         typed, group = typed[1:], {}
         command = typed[0]
     if typed and typed[-1].startswith("-"):
-        options = commands.options(command) if command in {*commands.COMMANDS, *commands.FORMER} else OPTIONS
+        options = commands.options(command) if command in commands.MODULES else OPTIONS
         words = [option for option in options if option.startswith(typed[-1])]
     elif len(typed) == 2 and group:
         words = [name for name in group if name.startswith(typed[1])]
     elif command in commands.NAME:
         words = names(commands.NAME[command], typed)
-    elif command in {*commands.COMMANDS, *commands.FORMER} and command not in commands.TAKE_OVERRIDES:
+    elif command in commands.MODULES and command not in commands.TAKE_OVERRIDES:
         words = commands.options(command)
     else:
         words = complete(typed)

@@ -132,11 +132,12 @@ def test_a_former_name_of_a_command_works_with_a_note(name: str, xclrun: Callabl
 
 
 def test_a_group_names_its_commands(xclrun: Callable[..., Told], refused: Callable[..., str]) -> None:
-    for group in ("model", "mlflow"):
+    for group in GROUPS:
         for name in GROUPS[group]:
             assert name in xclrun(group, "--help").out
             assert name in refused(group)
     assert "did you mean 'export'?" in refused("model", "exprt")
+    assert "did you mean 'buckets'?" in refused("data", "bucket", "dataset=mini")
 
 
 def test_the_options_that_scripts_rely_on(xclrun: Callable[..., Told]) -> None:
@@ -300,6 +301,8 @@ def test_commands_and_their_options_are_completed(complete: Callable[[str], list
     assert complete("xclrun rep") == ["report"]
     assert complete("xclrun model ") == ["average", "merge", "export"]
     assert "--hop" in complete("xclrun model export --")
+    assert "--json" in complete("xclrun data audit --")
+    assert complete("xclrun data audit strategy=n") == ["strategy=naive"]
     assert {"--outputs", "--json", "--help"} <= set(complete("xclrun report --"))
     assert not set(COMMANDS) & set(complete("xclrun seed=1 "))
     assert set(complete("xclrun plan strategy=")) == set(complete("xclrun strategy="))

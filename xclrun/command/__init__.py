@@ -17,7 +17,7 @@ from xclrun.config.files import choices
 from xclrun.core.errors import UsageError, did_you_mean
 from xclrun.core.terminal import PrintableOutput, note
 
-# Name → description; the module of the same name has a `main`.
+# Name → description; the module of the same name, unless it is a group, has a `main`.
 COMMANDS = {
     "list": "available choices of a group, with descriptions",
     "report": "tables and figures over finished runs",
@@ -64,8 +64,11 @@ FORMER = {
     "export": "model export",
 }
 
+# Names of modules (those of groups have none), and former names.
+MODULES = {*COMMANDS, *FORMER, *(name for group in GROUPS.values() for name in group)}
+
 # Commands with KEY=VALUE arguments, like `xclrun` itself.
-TAKE_OVERRIDES = ("plan", "data", "buckets")
+TAKE_OVERRIDES = ("plan", "audit", "buckets")
 
 # Commands that train or evaluate runs, if necessary with the ranks of a launcher.
 TRAIN = ("rerun", "merge")
@@ -84,7 +87,7 @@ def resolve(arguments: Sequence[str]) -> list[str]:
     if first in FORMER:
         note(f"`xclrun {first}` is now `xclrun {FORMER[first]}`; the next release needs the new name")
         return resolve([*FORMER[first].split(), *rest])
-    if first in GROUPS and rest and rest[0] in GROUPS[first] and rest[0] != "audit":
+    if first in GROUPS and rest and rest[0] in GROUPS[first]:
         return rest
     if first == "plan" and "--params" in rest:
         return ["params", *(word for word in rest if word != "--params")]
@@ -94,7 +97,7 @@ def resolve(arguments: Sequence[str]) -> list[str]:
 def run(name: str, arguments: Sequence[str]) -> int:
     """Run the module of a subcommand; return the exit code."""
     with contextlib.redirect_stdout(cast(TextIO, PrintableOutput(sys.stdout))):
-        if name in GROUPS and name != "data":
+        if name in GROUPS:
             return _group(name, arguments)
         code: int = importlib.import_module(f"xclrun.command.{name}").main(arguments)
     return code

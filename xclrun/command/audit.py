@@ -21,13 +21,12 @@ if TYPE_CHECKING:
 def main(arguments: Sequence[str]) -> int:
     """Print the audit of a command's dataset; return the exit code."""
     parser = Parser(
-        prog="xclrun data",
+        prog="xclrun data audit",
         description="Audit the dataset of `xclrun OVERRIDES`: sizes, label coverage per language and split, sentences "
         "shared by splits, translations shared by splits (examples with the same ID), and subwords and truncation with "
         "the model's tokenizer.",
-        usage="xclrun data audit KEY=VALUE … [--json]\n       xclrun data buckets make|check|show …",
+        usage="xclrun data audit KEY=VALUE … [--json]",
     )
-    parser.add_argument("action", choices=["audit"], help="the action")
     parser.add_overrides(", such as dataset=mtop")
     parser.add_json()
     args = parser.parse_with_overrides(arguments)
