@@ -44,7 +44,7 @@ def weights_of(run: Run, last: int | None) -> list[list[Path]]:
     if run.config.evaluate.keep_points is None:
         raise UsageError(
             f"{option}: {run.id} stored no weights of evaluation points; retrain it with "
-            "evaluate.keep_points=5 or evaluate.keep_points=all"
+            "evaluate.keep_points=5 (or all) and evaluate.every_share=1 (a point after each epoch)"
         )
     if any(stage.plan.serve for stage in hops):
         raise UsageError(f"{option}: {run.strategy_name} has language-specific weights, which cannot be averaged")
