@@ -72,8 +72,10 @@ def main(arguments: Sequence[str]) -> int:
         mirror, mirrored = add_mirrored(pool, args, unreadable)
     sweep = None if args.all else all_sweeps[args.sweep] if args.sweep else latest(all_sweeps, pool)
     records, choice = chosen_runs(args, sweep, pool, bool(other_runs))
+    unchanged.check()
     if mirror is not None and args.slot_f1 is None:
         catch_up(mirror, records, pool, unreadable)
+    unchanged.accept()
     sweep_name = "" if sweep is None else sweep["name"]
     name = _name(args, sweep_name)
     if args.into is not None:
@@ -108,7 +110,7 @@ def main(arguments: Sequence[str]) -> int:
     commands = [typed_command(), *([] if sweep is None else [typed_commands(sweep)])]
     with alone(outputs, "report", name) as locked:
         report = write_report(records, outputs / "reports" / name, name, commands, options, sources)
-        current = unchanged.current
+        unchanged.check()
         if mirror is not None:
             try:
                 mirror.send_report(name, report.directory, report.to_json())
@@ -122,8 +124,8 @@ def main(arguments: Sequence[str]) -> int:
             if args.json
             else _summary(report, args, sweep, len(all_sweeps), width)
         )
-        # Few-shot reports read data that `Unchanged` does not know. MLflow may have got runs since it was read.
-        if locked and current and important_lines() == notes and not any(map(is_few_shot, records)):
+        # Few-shot reports read data that `Unchanged` does not know.
+        if locked and important_lines() == notes and not any(map(is_few_shot, records)):
             unchanged.store(name, text)
     print(text)
     if filled and not args.json:

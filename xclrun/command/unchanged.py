@@ -49,7 +49,7 @@ class Unchanged:
         self.outputs: Path = args.outputs
         self.mirrors = args.source == "mlflow"
         self._arguments = [*arguments, width]
-        self._before = self._database()
+        self._before, self._stable = self._database(), True
         self.key = None if plugins.hashes() or args.uri is not None or args.into is not None else self._key()
         self._file = CachedFile(
             self.outputs / "cache", f"report-{digest([os.getcwd(), *arguments])[:16]}", ".json", lambda text: None
@@ -68,14 +68,17 @@ class Unchanged:
                     return str(facts["text"])
         return None
 
-    @property
-    def current(self) -> bool:
-        """Whether MLflow's file is as it was when the command began; read it before the report is sent to MLflow."""
-        return self._before == self._database()
+    def check(self) -> None:
+        """Store no report if another process has changed MLflow's file; call it before this process changes it."""
+        self._stable &= self._before == self._database()
+
+    def accept(self) -> None:
+        """Accept the changes of MLflow's file that this process has made."""
+        self._before = self._database()
 
     def store(self, name: str, text: str) -> None:
         """Record a report; call it inside `alone`, after all files of the report are written."""
-        if self.key is None:
+        if self.key is None or not self._stable:
             return
         folder = self.outputs / "reports" / name
         files = [path.relative_to(folder).as_posix() for path in sorted(folder.rglob("*")) if path.is_file()]
