@@ -139,4 +139,4 @@ def test_a_sweep_and_its_report_from_any_folder(run: Run, tmp_path: Path) -> Non
 def test_a_sweep_of_the_wheel_composes(run: Run) -> None:
     output = run("plan", "sweep=demo", "-m")
     assert (output.returncode, output.stderr) == (0, "")
-    assert ["all", "12"] in [line.split()[:2] for line in output.stdout.splitlines()]
+    assert ["all", "18"] in [line.split()[:2] for line in output.stdout.splitlines()]
