@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import random
 import sys
 import unicodedata
@@ -182,6 +183,8 @@ def test_metrics_on_request_are_registered_for_texts_alone(forget_plugins: Any) 
 
 def test_rouge_l_equals_rouge_score_on_ascii_texts() -> None:
     scorer = pytest.importorskip("rouge_score.rouge_scorer").RougeScorer(["rougeL"])
+    # It imports absl, whose handler closes its stream, pytest's, when a library configures logging.
+    pytest.importorskip("absl.logging").get_absl_handler().python_handler.setStream(io.StringIO())
     texts, of = random_texts("en", 50, 2)
     texts, of = [*texts, "Don't", "A_b-c 12a", ""], [*of, ["don t"], ["a b c 12A"], [""]]
     for text, references in some(zip(texts, of, strict=True)):
