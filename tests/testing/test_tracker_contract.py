@@ -6,10 +6,11 @@ import itertools
 import json
 import math
 import re
-from collections.abc import Callable, Iterator, Sequence
+import time
+from collections.abc import Callable, Sequence
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -18,6 +19,9 @@ from xclrun.core.task import short_name
 from xclrun.testing import ContractError, Sent, check_tracker, tracker_checks
 from xclrun.testing.trackers import TRACKER_CONTRACT
 from xclrun.tracking.trackers import Tracker, Update, tracker
+
+if TYPE_CHECKING:
+    from wandb.proto.wandb_internal_pb2 import Record
 
 # The libraries' own affair.
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
@@ -165,32 +169,40 @@ def test_tensorboard_passes(number: int) -> None:
     tracker_checks("tensorboard", named(ToTensorBoard), of_tensorboard)[number]()
 
 
-def entries(file: Path) -> Iterator[bytes]:
-    """Yield the entries of a file of Weights & Biases: LevelDB's log format after a header of 7 bytes."""
-    content, at, entry = file.read_bytes(), 7, b""
-    while at + 7 <= len(content):
-        if (remaining := 32768 - at % 32768) < 7:
-            at += remaining
-            continue
-        size, kind = int.from_bytes(content[at + 4 : at + 6], "little"), content[at + 6]
-        entry, at = entry + content[at + 7 : at + 7 + size], at + 7 + size
-        # Whole, or the last part of one.
-        if kind in (1, 4):
-            yield entry
-            entry = b""
+def entries(file: Path) -> list[Record]:
+    """Return the records of a finished run of Weights & Biases: LevelDB's log format after a header of 7 bytes.
+
+    Its client returns from ``finish`` before another process has written all of them; the one of the exit is the last
+    that tests read.
+    """
+    from wandb.proto.wandb_internal_pb2 import Record
+
+    records: list[Record] = []
+    for _ in range(200):
+        records, content, at, entry = [], file.read_bytes(), 7, b""
+        while at + 7 <= len(content):
+            if (remaining := 32768 - at % 32768) < 7:
+                at += remaining
+                continue
+            size, kind = int.from_bytes(content[at + 4 : at + 6], "little"), content[at + 6]
+            entry, at = entry + content[at + 7 : at + 7 + size], at + 7 + size
+            # Whole, or the last part of one.
+            if kind in (1, 4) and at <= len(content):
+                records.append(Record.FromString(entry))
+                entry = b""
+        if any(record.HasField("exit") for record in records):
+            return records
+        time.sleep(0.1)
+    return records
 
 
 def of_wandb(mirror: Tracker, run_id: str) -> Sent | None:
     """Read the files of a run as `wandb sync` would, one after the other."""
-    from wandb.proto.wandb_internal_pb2 import Record
-
     curves: dict[str, list[tuple[int, float]]] = {}
     summary: dict[str, Any] = {}
     for file in sorted((mirror.outputs / "wandb").glob("offline-run-*/*.wandb"), key=lambda path: path.stat().st_mtime):
         mine = False
-        for data in entries(file):
-            entry = Record()
-            entry.ParseFromString(data)
+        for entry in entries(file):
             mine |= entry.HasField("run") and entry.run.run_id == run_id
             if mine and entry.HasField("history"):
                 row = {i.key or i.nested_key[0]: json.loads(i.value_json) for i in entry.history.item}
