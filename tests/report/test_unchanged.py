@@ -89,6 +89,13 @@ def test_options_environment_and_width_are_inputs(outputs: Path, monkeypatch: py
     assert opened(outputs, width=71).text() is None
 
 
+@pytest.mark.parametrize("library", ["scipy", "statsmodels", "sacrebleu", "matplotlib", "rich"])
+def test_versions_of_libraries_are_inputs(library: str, outputs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    installed = unchanged.version
+    monkeypatch.setattr(unchanged, "version", lambda name: "0.0" if name == library else installed(name))
+    assert opened(outputs).text() is None
+
+
 def test_plug_ins_and_servers_are_never_taken_for_unchanged(outputs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for uri in ("http://127.0.0.1:1", None):
         if uri is None:

@@ -31,8 +31,8 @@ from xclrun.store.files import sha256
 from xclrun.store.rundir import RunDirectory
 
 # Libraries that determine numbers and figures.
-LIBRARIES = ("numpy", "scipy", "pandas", "pyarrow", "statsmodels", "matplotlib", "jinja2", "rich", "mlflow-skinny",
-             "mlflow")  # fmt: skip
+LIBRARIES = ("numpy", "scipy", "pandas", "pyarrow", "statsmodels", "sacrebleu", "matplotlib", "jinja2", "rich",
+             "mlflow-skinny", "mlflow")  # fmt: skip
 # Environment variables that change a report, by prefix.
 PREFIXES = ("XCLRUN_", "MPL", "MATPLOTLIB")
 

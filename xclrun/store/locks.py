@@ -27,7 +27,7 @@ def alone(outputs: Path, kind: str, name: str) -> Iterator[bool]:
         return
     with file:
         locked = True
-        with if_slow(f"waiting for another process that writes the {kind} {name}", important=False):
+        with if_slow(f"waiting for another process that writes the {kind} {name}"):
             try:
                 fcntl.flock(file, fcntl.LOCK_EX)
             except OSError:
