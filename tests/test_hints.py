@@ -65,6 +65,8 @@ def test_a_gpu_gets_its_presets(make_run: Make, monkeypatch: pytest.MonkeyPatch)
     assert first_words(of("trainer.precision=bf16")) == []
     # No step of these can be captured in a CUDA graph.
     assert first_words(of("strategy=seq_lora")) == ["trainer.precision=bf16 evaluate=gpu"]
+    for refused in ("evaluate.class_gradients=true", "model.max_length=100", "trainer.gradient_checkpointing=true"):
+        assert first_words(of(refused)) == ["trainer.precision=bf16 evaluate=gpu"]
     assert first_words(of("runtime.device=cpu")) == []
 
 

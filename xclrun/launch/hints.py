@@ -8,7 +8,7 @@ is no hint. Packed runs of `tiny` end 0.1 to 0.2 points lower in bf16, within th
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 
@@ -17,8 +17,9 @@ from xclrun.core.errors import UsageError
 from xclrun.core.surroundings import cores
 from xclrun.launch.local import Local
 from xclrun.model.families import number
-from xclrun.model.source import check_masks, settings_of
+from xclrun.model.source import settings_of
 from xclrun.plan import Run
+from xclrun.plan.checks import check_graphs
 from xclrun.strategy import adds_parameters
 
 # Maximum number of hints.
@@ -99,10 +100,10 @@ def _wide(run: Run) -> bool:
 
 
 def _capturable(run: Run) -> bool:
-    """Whether steps of a run can be captured in CUDA graphs: see `xclrun.plan.checks.check_graphs`."""
+    """Whether steps of a run can be captured in CUDA graphs."""
     strategy = run.strategy()
     try:
-        check_masks(run.config.model, "trainer.cuda_graphs")
+        check_graphs(replace(run.config, trainer=replace(run.config.trainer, cuda_graphs=True)))
     except UsageError:
         return False
     return not adds_parameters(strategy) or bool(strategy.parameters.prompt_tokens)
