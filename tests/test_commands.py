@@ -49,14 +49,13 @@ FILL = {
 }
 # Page → what checks its commands in place of this.
 ELSEWHERE = {
-    "docs/errors.md": "its commands are mistakes; tests/test_docs.py runs them",
     **{name: "tests/test_extending.py runs its commands" for name in NAMES if name.startswith("docs/extending/")},
 }
 # Many jobs: beyond what fast tests may take.
 LONG = [
     name
     for name in NAMES
-    if re.match(r"docs/(results/|cluster|encoders|fewshot|lifelong|questions|reports|running|sweeps)", name)
+    if re.match(r"docs/(results/|data|encoders|fewshot|lifelong|reports|running|slurm|sweeps)", name)
 ]
 TARGETS = re.findall(r"^([a-z-]+):", (REPOSITORY / "Makefile").read_text(encoding="utf-8"), re.MULTILINE)
 # Where a command of ours begins in a line; what follows the image of a container is given to xclrun.
@@ -92,7 +91,9 @@ def typed_lines(text: str) -> Iterator[tuple[int, str]]:
                 line, prose[k] = line[:-1] + lines[k], ""
                 k += 1
             if fence in (None, "", "bash", "console", "sh", "text"):
-                yield first + 1, line.strip().removeprefix("$ ")
+                # Commands after a prompt are mistakes with their messages; tests/test_docs.py runs them.
+                if not line.startswith("    $ "):
+                    yield first + 1, line.strip().removeprefix("$ ")
     whole = "\n".join(prose)
     for span in re.finditer(r"`([^`]+)`", whole):
         code = " ".join(span[1].split())

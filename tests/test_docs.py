@@ -107,7 +107,7 @@ def test_every_metric_and_measure_is_defined() -> None:
 # Terms of xclrun that have no other meaning on a page. A key, block, window or point can be another.
 TERMS = ("hops?", "stages?", "leases?", "mixtures?", "evaluation points?", "statements?", "the store")
 # Pages that define the terms, or only list names.
-WITHOUT_TERMS = ("glossary.md", "index.md", "errors.md", "reference.md", "metrics.md", "statistics.md")
+WITHOUT_TERMS = ("glossary.md", "index.md", "reference.md", "metrics.md")
 
 
 @pytest.mark.parametrize("page", [page for page in PAGES if page.name not in WITHOUT_TERMS], ids=lambda page: page.name)
@@ -139,12 +139,12 @@ def test_the_glossary_names_all_tasks_and_their_metrics() -> None:
 
 
 @pytest.mark.full
-def test_commands_of_the_page_of_errors_print_its_messages(
+def test_commands_of_the_section_of_errors_print_its_messages(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("XCLRUN_OUTPUTS", raising=False)
-    page = (REPOSITORY / "docs" / "errors.md").read_text(encoding="utf-8")
+    page = (REPOSITORY / "docs" / "running.md").read_text(encoding="utf-8")
     examples = re.findall(r"^    \$ xclrun (.+)\n    (.+)$", page, re.MULTILINE)
     assert len(examples) > 10
     for command, message in examples:

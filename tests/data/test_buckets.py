@@ -457,7 +457,7 @@ def test_the_published_buckets(shared_data: Path) -> None:
     assert {v.bucket for v in lacking["udpos"] if v.language == "zh"} == {0, 2, 3, 4}
     # K counts sentences in them: no tag is in fewer than K, though by words fewer would do.
     assert {v.broken for v in violations(result["udpos"], counts="sentences")} == {"minimality"}
-    # docs/buckets.md: no reading of "minimal" fits all of them; counting sentences leaves the fewest to drop.
+    # docs/data.md: no reading of "minimal" fits all of them; counting sentences leaves the fewest to drop.
     assert {name: sum(spare(b, how) for b in result["udpos"]) for name, how in READINGS.items()} == {
         "words": 20, "sentences": 15, "B- tags": 20, "spans": 18,
     }  # fmt: skip

@@ -1,7 +1,7 @@
 """One-way ANOVA over strategies with orders as samples (CCL), two-way ANOVA with blocks, and Tukey's HSD.
 
 The sums of squares are computed here: η² and Tukey's HSD need the mean square error, but scipy's `f_oneway` and
-statsmodels' `AnovaRM` return only F and p. Error rates: docs/statistics.md.
+statsmodels' `AnovaRM` return only F and p. Error rates: docs/metrics.md.
 """
 
 from __future__ import annotations

@@ -30,7 +30,7 @@ INTERVALS = {
     "standard error of the bootstrap mean and is not a confidence interval for the score",
 }
 
-# Measure → its default kind of interval, chosen by simulation (docs/statistics.md).
+# Measure → its default kind of interval, chosen by simulation (docs/metrics.md).
 DEFAULTS = {"F": "centred", "T": "basic", "T0": "centred", "FP": "centred"}
 
 

@@ -1,4 +1,4 @@
-"""Tests of pairs of strategies over replicates. docs/metrics.md, "Significance"; error rates: docs/statistics.md."""
+"""Tests of pairs of strategies over replicates. docs/metrics.md, "Significance"."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ FEWEST = 3
 FEW_RANKS = "needs three replicates or more"
 # Sample skew of the differences above which a t-test's p-value is printed with that of the sign-flip test.
 SKEWED = 1.5
-# Minimum number of orders for the mixed model: with fewer, it rejects too often (docs/statistics.md).
+# Minimum number of orders for the mixed model: with fewer, it rejects too often (docs/metrics.md).
 MIXED_ORDERS = 4
 
 

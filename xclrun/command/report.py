@@ -237,7 +237,7 @@ def _options(arguments: Sequence[str]) -> argparse.Namespace:
         "--interval",
         choices=tuple(INTERVALS),
         help="kind of bootstrap interval over test sentences (default: depends on the measure, see "
-        "docs/statistics.md); paper is the interval of the CCL paper, which is based on the standard error of "
+        "docs/metrics.md); paper is the interval of the CCL paper, which is based on the standard error of "
         "the bootstrap mean",
     )
     parser.add_argument(

@@ -1,7 +1,7 @@
 """Report section on online codelengths. It compares all runs that learn the same blocks, whatever their model.
 
 GLI = "Learning and Evaluating General Linguistic Intelligence" (Yogatama et al. 2019), section 4.
-See docs/codelength.md.
+See docs/checkpoints.md.
 """
 
 from __future__ import annotations

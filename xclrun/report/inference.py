@@ -44,7 +44,7 @@ MIXED_NOTE = (
     "the estimated variance of the interaction strategy × order is 0, runs of one order count as independent, and p is "
     "too small"
 )
-# The numbers are from docs/statistics.md.
+# The numbers are from docs/metrics.md.
 TUKEY = (
     "Tukey's HSD is the CCL paper's method. Its pooled error assumes equal spreads: in simulated studies of 10 "
     "strategies with the same true mean over 6 orders, it reports a difference from the baseline in 1 % of studies if "
