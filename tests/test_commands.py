@@ -90,10 +90,9 @@ def typed_lines(text: str) -> Iterator[tuple[int, str]]:
             while line.endswith("\\") and k < len(lines):
                 line, prose[k] = line[:-1] + lines[k], ""
                 k += 1
-            if fence in (None, "", "bash", "console", "sh", "text"):
-                # Commands after a prompt are mistakes with their messages; tests/test_docs.py runs them.
-                if not line.startswith("    $ "):
-                    yield first + 1, line.strip().removeprefix("$ ")
+            # Commands after a prompt are mistakes with their messages; tests/test_docs.py runs them.
+            if fence in (None, "", "bash", "console", "sh", "text") and not line.startswith("    $ "):
+                yield first + 1, line.strip().removeprefix("$ ")
     whole = "\n".join(prose)
     for span in re.finditer(r"`([^`]+)`", whole):
         code = " ".join(span[1].split())

@@ -1,4 +1,6 @@
-"""Select each strategy's best settings in a grid on dev scores. docs/reports.md, "Select hyperparameters on dev scores".
+"""Select each strategy's best settings in a grid on dev scores.
+
+docs/reports.md, "Select hyperparameters on dev scores".
 
 Test scores are never read. Objectives are fractions, computed from dev scores. A hop's dev scores are those of its
 selected epoch (``trainer.selection``), since the weights of this epoch were tested.
