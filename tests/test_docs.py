@@ -125,7 +125,7 @@ def test_the_first_use_of_a_term_links_to_the_glossary(page: Path) -> None:
 
 def test_the_glossary_has_each_word_once() -> None:
     text = (REPOSITORY / "docs" / "glossary.md").read_text(encoding="utf-8")
-    words = re.findall(r"^\| \*\*(.+?)\*\* \|", text, re.MULTILINE)
+    words = re.findall(r"^- \*\*(.+?)\*\*: ", text, re.MULTILINE)
     assert len(words) == len(set(words))
     assert {"task", "hop", "stage", "metric", "measure", "predictions", "lease"} <= set(words)
 

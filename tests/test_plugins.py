@@ -26,8 +26,9 @@ from xclrun.strategy import STRATEGIES
 
 REPOSITORY = Path(__file__).parents[1]
 PAGE = (REPOSITORY / "docs" / "plugins.md").read_text(encoding="utf-8")
-# The files that the page shows, by name.
-FILES = dict(re.findall(r"^```python\n# (\w+\.py)\n(.*?)^```", PAGE, re.DOTALL | re.MULTILINE))
+# The files that the page and the guide of metrics show, by name.
+SHOWN = PAGE + (REPOSITORY / "docs" / "extending" / "metric.md").read_text(encoding="utf-8")
+FILES = dict(re.findall(r"^```python\n# (?:file: )?(\w+\.py)\n(.*?)^```", SHOWN, re.DOTALL | re.MULTILINE))
 Command = Callable[..., tuple[int, str]]
 
 

@@ -79,7 +79,7 @@ def navigation(paths: dict[Path, str]) -> str:
     sections = [f'{{ "xclrun" = "{RENAMED[CHECKOUT / "README.md"]}" }}']
     index = (DOCS / "index.md").read_text(encoding="utf-8")
     for heading, body in re.findall(r"^\*\*(.+?)\*\*$(.*?)(?=^\*\*|\Z)", index, re.DOTALL | re.MULTILINE):
-        pages = re.findall(r"^\| \[(.+?)\]\((.+?)\)", body, re.MULTILINE)
+        pages = re.findall(r"^- \[(.+?)\]\((.+?)\)", body, re.MULTILINE)
         entries = ", ".join(f'{{ "{title}" = "{paths[(DOCS / target).resolve()]}" }}' for title, target in pages)
         sections.append(f'{{ "{heading}" = [{entries}] }}')
     project = {"Changelog": "CHANGELOG.md", "Security": "SECURITY.md"}

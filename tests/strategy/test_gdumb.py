@@ -44,7 +44,7 @@ def test_the_example_that_is_dropped_is_drawn_uniformly() -> None:
 
 
 def test_the_memory_is_not_balanced_over_languages() -> None:
-    """docs/fidelity.md says so: once every class has its share, later languages do not enter."""
+    """Once every class has its share, later languages do not enter."""
     classes = "abcd" * 10
     places = balanced(classes + classes, 20, np.random.default_rng(1))
     assert Counter(place < len(classes) for place in places) == {True: 20}

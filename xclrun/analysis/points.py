@@ -1,7 +1,7 @@
 """Evaluation points inside hops (``evaluate.every_…``): learning curves, and checkpoint selection.
 
 Sources: LL = "Towards a robust experimental framework … lifelong language learning" §4.2; ED = "Don't Use English Dev"
-§4, §7. docs/metrics.md, "Checkpoint selection". Scores are fractions.
+§4, §7. docs/checkpoints.md, "Checkpoint selection". Scores are fractions.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ instead of the paper's recipe (cosine annealing, CutMix); dev scores use the dev
 
 A class is a label of a task. In tasks without a label for the whole sentence (tagging, question answering), the class
 is the language. With labels, languages have no fixed shares: once every class has k / C sentences, few sentences of
-later languages enter (docs/fidelity.md).
+later languages enter.
 
 Settings: ``memory``, k, in sentences. Cost: each hop trains on at most k sentences. The memory is a function of seed
 and languages, so there is no state.
