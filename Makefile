@@ -18,7 +18,7 @@ COMPILE := $(BIN)/python -m compileall -q xclrun
 DEMO   ?= outputs/demo
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check test-full test-alone test-kills mutants lint format bench docs clean
+.PHONY: help setup demo test check test-full test-gpu test-alone test-kills mutants lint format bench docs clean
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
@@ -60,6 +60,9 @@ check: $(TOOLS)  ## the fast tests of one package or topic, for daily work: make
 
 test-full: $(TOOLS)  ## all tests: real data beside the project, kills, wheel, Slurm (skips what is not there, and says so)
 	$(BIN)/python -m pytest -q -n 2 --dist loadgroup
+
+test-gpu: $(TOOLS)  ## the tests that need a GPU (skips them without one, and says so)
+	$(BIN)/python -m pytest -q tests/gpu
 
 test-alone: $(TOOLS)  ## the fast tests of each file by itself, on a narrow terminal, in Latin-1, without root
 	$(BIN)/python -m tests.alone --all

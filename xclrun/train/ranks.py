@@ -282,18 +282,25 @@ class Group(Ranks):
             self.compare(run)
 
     def compare(self, run: Run) -> None:
-        first, *later = self.gather(self._facts(run))
+        facts = self.gather(self._facts(run))
+        gpus = [each.pop("GPU", "") for each in facts]
+        first, *later = facts
         for rank, other in enumerate(later, 1):
             for name, value in other.items():
                 if value != first[name]:
                     raise RunError(
                         f"rank {rank} has {name} {value}, but rank 0 has {first[name]}; use the same on all ranks"
                     )
+        for rank, gpu in enumerate(gpus):
+            # NCCL does not connect two ranks on the same GPU.
+            if gpu and (other := gpus.index(gpu)) < rank:
+                raise RunError(f"ranks {other} and {rank} use the same GPU; start one rank per GPU")
 
     def _facts(self, run: Run) -> dict[str, str]:
-        """Return the values that must be equal on all ranks."""
+        """Return the values that must be equal on all ranks, and the identifier of the rank's GPU, if it uses one."""
         cuda = run.config.runtime.device is not Device.cpu and torch.cuda.is_available()
         return {
+            "GPU": str(torch.cuda.get_device_properties(self.local).uuid) if cuda else "",
             "xclrun": code_version(),
             "Python": platform.python_version(),
             **{library: version(library) for library in ("torch", "transformers", "numpy")},
