@@ -293,8 +293,8 @@ class Group(Ranks):
                     )
         for rank, gpu in enumerate(gpus):
             # NCCL does not connect two ranks on the same GPU.
-            if gpu and (other := gpus.index(gpu)) < rank:
-                raise RunError(f"ranks {other} and {rank} use the same GPU; start one rank per GPU")
+            if gpu and (same := gpus.index(gpu)) < rank:
+                raise RunError(f"ranks {same} and {rank} use the same GPU; start one rank per GPU")
 
     def _facts(self, run: Run) -> dict[str, str]:
         """Return the values that must be equal on all ranks, and the identifier of the rank's GPU, if it uses one."""
