@@ -37,7 +37,7 @@ case $what in all|study)
     dataset.replay.every_k=25 order=order1,order2,order3,order4,order5,order6)
   settings+=(model=e5_small "model.path=$WORK/encoder" model.trim_vocabulary=false model.max_length=64 trainer.batch_size=32 trainer.lr=2e-4)
   if [ -n "${REHEARSE:-}" ]; then
-    settings+=(dataset.max_train=40 dataset.max_eval=20 model.layers=1 trainer.epochs=1 runtime.device=cpu)
+    settings+=(dataset.max_train=40 dataset.max_eval=20 dataset.replay.every_k=1 model.layers=1 trainer.epochs=1 runtime.device=cpu)
   else
     settings+=(trainer=gpu evaluate=gpu trainer.epochs=3)
   fi
