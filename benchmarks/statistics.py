@@ -43,6 +43,7 @@ if TYPE_CHECKING:
 
 DOCUMENT = Path(__file__).parents[1] / "docs" / "results" / "statistics.md"
 FIGURES = DOCUMENT.with_suffix("")
+PAGES = (DOCUMENT, FIGURES / "tables.md")
 # Fraction of the variance of sentence difficulty that all models have in common.
 COMMON = 0.7
 KINDS = tuple(INTERVALS)
@@ -422,20 +423,21 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--write", action="store_true", help="replace tables and figure in docs/results")
     parser.add_argument("--only", nargs="+", choices=NAMES, default=NAMES, help="tables (default: all)")
     given = parser.parse_args(arguments)
-    text = DOCUMENT.read_text(encoding="utf-8")
+    texts = {page: page.read_text(encoding="utf-8") for page in PAGES}
     for name in given.only:
         lines = []
         for row in EVERY[name](given.studies):
             print(row, flush=True)
             lines.append(row)
         begin, end = f"<!-- {name} -->\n", f"\n<!-- end of {name} -->"
-        before, _, rest = text.partition(begin)
-        assert end in rest, f"no table {name}"
-        text = before + begin + "\n".join(lines) + end + rest.partition(end)[2]
+        [page] = [page for page, text in texts.items() if begin in text]
+        before, _, rest = texts[page].partition(begin)
+        assert end in rest, f"no end of table {name}"
+        texts[page] = before + begin + "\n".join(lines) + end + rest.partition(end)[2]
     if given.write:
-        DOCUMENT.write_text(text, encoding="utf-8")
-        FIGURES.mkdir(exist_ok=True)
-        save(power_figure(text), FIGURES, "power")
+        for page, text in texts.items():
+            page.write_text(text, encoding="utf-8")
+        save(power_figure(texts[DOCUMENT]), FIGURES, "power")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""docs/results: the tables of a page hold the numbers beside it, and its findings those of its tables."""
+"""docs/results: the tables of a page and its appendix hold the numbers beside it; its findings stand in its tables."""
 
 from __future__ import annotations
 
@@ -20,7 +20,15 @@ from xclrun.core.quantity import SHARE
 RESULTS = Path(__file__).parents[1] / "docs" / "results"
 OPENS = r"^<!-- report: ([^/\s]+)/(\S+)(?: once there is one)? -->\n"
 PLACE = re.compile(OPENS + r"(.*?)^<!-- end -->$", re.DOTALL | re.MULTILINE)
-PAGES = {page: page.read_text(encoding="utf-8") for page in sorted(RESULTS.glob("*.md"))}
+
+
+def whole(page: Path) -> str:
+    """Return the appendix of a page, which is in a folder with its name, and the page."""
+    pages = (*sorted(page.with_suffix("").glob("*.md")), page)
+    return "\n".join(file.read_text(encoding="utf-8") for file in pages)
+
+
+PAGES = {page: whole(page) for page in sorted(RESULTS.glob("*.md"))}
 # Pages that have numbers beside them, and pages that say what was found apart from how it was made.
 NUMBERED = [page for page, text in PAGES.items() if "/summary.csv -->\n" in text]
 FEW_SHOT = [page for page, text in PAGES.items() if "/few_shot.csv -->\n" in text]
@@ -40,7 +48,7 @@ def rows(text: str) -> list[dict[str, str]]:
 def compared(page: Path) -> int:
     """Check each table of measures against the numbers beside the page; return how many cells were."""
     count = 0
-    for report, file, content in PLACE.findall(page.read_text(encoding="utf-8")):
+    for report, file, content in PLACE.findall(whole(page)):
         table = rows(content) if file.startswith("tables/") else []
         columns = {name: name[:-2] for name in table[0] if name.endswith((" ↑", " ↓"))} if table else {}
         if not columns or "strategy" not in table[0] or "order" in table[0]:
@@ -62,6 +70,14 @@ def compared(page: Path) -> int:
         )
         count += len(messages)
     return count
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if page.stem != "ccl-small"], ids=lambda page: page.stem)
+def test_a_page_is_short_and_links_to_its_appendix(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    assert len(text.split()) <= 2500
+    for appendix in page.with_suffix("").glob("*.md"):
+        assert f"]({page.stem}/{appendix.name}" in text, appendix
 
 
 @pytest.mark.parametrize("page", NUMBERED, ids=lambda page: page.stem)

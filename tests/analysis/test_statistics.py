@@ -1,4 +1,4 @@
-"""Small versions of `benchmarks.statistics`, and consistency of the tables of docs/results/statistics.md."""
+"""Small versions of `benchmarks.statistics`, and consistency of the tables of its pages."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from benchmarks.significance import (
     tukey_found,
 )
 from benchmarks.statistics import (
-    DOCUMENT,
     LIMIT,
+    PAGES,
     SEED_BLOCKS,
     SHORT,
     TESTS,
@@ -57,7 +57,7 @@ def test_the_percentile_interval_of_forgetting_misses_the_value(monkeypatch: pyt
 
 
 def documented(name: str) -> list[dict[str, str]]:
-    return statistics.documented(name, DOCUMENT.read_text(encoding="utf-8"))
+    return statistics.documented(name, "".join(page.read_text(encoding="utf-8") for page in PAGES))
 
 
 def test_default_intervals_are_those_that_the_documented_simulation_chooses() -> None:
