@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import re
 import shlex
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+from PIL import Image
 
 from tests.conftest import some
 from xclrun.analysis.measures import MEASURES
 from xclrun.cli import main
 from xclrun.command.plan import plan_runs
+from xclrun.compose.sweep import expand, sweep_nodes
 from xclrun.core import task as tasks
 from xclrun.core.task import KEY_SCORE, METRICS, tasks_of_dataset
+from xclrun.data.readers.mini import LANGUAGES
+from xclrun.model.families import FAMILIES
 from xclrun.plan import notes
 
 REPOSITORY = Path(__file__).parents[1]
@@ -199,15 +204,86 @@ def test_readme_is_short_enough_to_be_read() -> None:
     assert len((REPOSITORY / "README.md").read_text(encoding="utf-8").split()) <= 900
 
 
-def test_pages_name_the_number_of_strategies_and_their_table_has_all() -> None:
-    names = {path.stem for path in (REPOSITORY / "conf" / "strategy").glob("*.yaml")}
-    said = {
-        page: re.search(pattern, (REPOSITORY / page).read_text(encoding="utf-8"))
-        for page, pattern in (
-            ("README.md", r"\*\*(\d+) strategies\*\*"),
-            ("docs/comparison.md", r"\| methods \| (\d+)"),
-        )
+def jobs_of(command: str) -> list[list[str]]:
+    """Return the jobs of a command's sweep: their overrides."""
+    words = command.split()
+    sweep = next((word.partition("=")[2] for word in words if word.startswith("sweep=")), None)
+    return expand(words, sweep_nodes()[sweep]["hydra"]["sweeper"]["params"] if sweep else ())
+
+
+def values_of(key: str, jobs: Sequence[Sequence[str]]) -> list[str]:
+    """Return the values of a key in jobs, each once."""
+    return list(dict.fromkeys(word.partition("=")[2] for job in jobs for word in job if word.startswith(f"{key}=")))
+
+
+NUMBERS = {3: "three", 4: "four", 5: "five", 6: "six", 7: "seven"}
+PUBLISHED = REPOSITORY / "xclrun" / "report" / "published"
+# Fact → its value, and the pages that state it with the pattern of the statement.
+FACTS = {
+    "strategies": (
+        lambda: len([*(REPOSITORY / "conf" / "strategy").glob("*.yaml")]),
+        {"README.md": r"\*\*(\d+) strategies\*\*", "docs/comparison.md": r"\| methods \| (\d+)"},
+    ),
+    "encoder families": (
+        lambda: len(FAMILIES),
+        {"README.md": r"\[(\d+) families\]", "docs/comparison.md": r", (\d+) families \("},
+    ),
+    "runs of the demo": (
+        lambda: len(jobs_of("sweep=demo")),
+        {
+            "README.md": r"trains (\d+) runs \(",
+            "docs/tutorial.md": r"`make demo` trains (\d+) runs",
+            "docs/results/performance.md": r"\*\*`make demo`\*\* trains (\d+) runs",
+        },
+    ),
+    "orders of the demo": (
+        lambda: NUMBERS[len(values_of("order", jobs_of("sweep=demo")))],
+        {"README.md": r"in (\w+) orders\. \*\*Replay", "docs/tutorial.md": r"separately, in (\w+) orders"},
+    ),
+    "languages of the demo": (
+        lambda: NUMBERS[len(LANGUAGES)],
+        {
+            "README.md": r"tags slots in (\w+) languages",
+            "docs/tutorial.md": r"embedded sentences in (\w+) languages",
+        },
+    ),
+    "papers with published tables": (
+        lambda: NUMBERS[len({path.name.split("_")[0] for path in PUBLISHED.glob("*_tables.csv")})],
+        {
+            "README.md": r"published tables of (\w+) papers",
+            "docs/index.md": r"tables and figures of (\w+) papers",
+            "docs/fidelity.md": r"between xclrun and (\w+) papers",
+        },
+    ),
+}
+
+
+@pytest.mark.parametrize("fact", FACTS)
+def test_pages_agree_on_a_fact(fact: str) -> None:
+    value, stated = FACTS[fact]
+    found = {
+        page: re.findall(pattern, (REPOSITORY / page).read_text(encoding="utf-8")) for page, pattern in stated.items()
     }
-    assert {page: found and int(found[1]) for page, found in said.items()} == dict.fromkeys(said, len(names))
+    assert found == {page: [str(value())] for page in stated}
+
+
+def test_the_study_of_the_readme_has_the_runs_that_it_names() -> None:
+    text = (REPOSITORY / "README.md").read_text(encoding="utf-8").replace("\\\n", "")
+    [study] = re.findall(r"^    xclrun (strategy=\S+ +order=\S+ +seed=\S+) -m\n    xclrun report$", text, re.MULTILINE)
+    assert f"trains {len(jobs_of(study))} runs" in text
+
+
+def test_picture_and_table_of_the_readme_show_the_strategies_of_the_demo() -> None:
+    """The labels of the picture are stored in it."""
+    strategies = values_of("strategy", jobs_of("sweep=demo"))
+    text = (REPOSITORY / "README.md").read_text(encoding="utf-8")
+    table = text.split("Intent, mean over orders and seeds\n", 1)[1].split("\n```", 1)[0]
+    assert re.findall(r"^(\w+) +\d+ ", table, re.MULTILINE) == strategies
+    with Image.open(REPOSITORY / "docs" / "images" / "demo.png") as picture:
+        assert picture.info["labels"].split() == strategies
+
+
+def test_the_table_of_strategies_has_all() -> None:
     table = (REPOSITORY / "docs" / "strategies.md").read_text(encoding="utf-8")
-    assert [name for name in sorted(names) if f"`{name}`" not in table] == []
+    names = sorted(path.stem for path in (REPOSITORY / "conf" / "strategy").glob("*.yaml"))
+    assert [name for name in names if f"`{name}`" not in table] == []

@@ -17,6 +17,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import xclrun
+
 CHECKOUT = Path(__file__).resolve().parents[2]
 DOCS = CHECKOUT / "docs"
 PAGES = (CHECKOUT / "README.md", DOCS / "tutorial.md")
@@ -49,13 +51,18 @@ def fill(page: Path, outputs: Path) -> None:
 
 
 def draw(outputs: Path) -> None:
-    """Write the README's picture: a figure of the report, small and with few colors."""
+    """Write the README's picture: a figure of the report, small and with few colors, and the strategies as metadata."""
     from PIL import Image
+    from PIL.PngImagePlugin import PngInfo
 
+    labels = PngInfo()
+    labels.add_text("labels", " ".join(xclrun.load(str(outputs)).sweep("demo").runs()["strategy"].unique()))
     printed("report demo --from-runs --formats png", outputs)
     with Image.open(outputs / "reports" / "demo" / "figures" / FIGURE) as figure:
         size = WIDTH, round(figure.height * WIDTH / figure.width)
-        figure.convert("RGB").resize(size, Image.Resampling.LANCZOS).quantize(COLORS).save(PICTURE, optimize=True)
+        figure.convert("RGB").resize(size, Image.Resampling.LANCZOS).quantize(COLORS).save(
+            PICTURE, optimize=True, pnginfo=labels
+        )
 
 
 def shown(value: Any) -> dict[str, list[str]]:
