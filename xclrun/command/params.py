@@ -151,11 +151,12 @@ def counts(overrides: Sequence[str], numbers: Mapping[str, int]) -> list[Counted
     from xclrun.config.checks import check
     from xclrun.core.stream import with_mixtures
     from xclrun.plan import stream_of
+    from xclrun.plan.checks import with_library
     from xclrun.strategy import make
 
     distinct: dict[str, Counted] = {}
     for job in compose_command(overrides):
-        config = job.config
+        config = with_library(job.config)
         check(config)
         strategy, sizes = make(config.strategy), _sizes(config, numbers)
         stream = stream_of(config, strategy, with_mixtures(sizes.languages))

@@ -87,6 +87,10 @@ LATER: dict[str, Any] = {
     "protocol.source_trainer.group_by_length": False,
     "strategy.warm_up": 0,
     "strategy.cosine": None,
+    **dict.fromkeys(
+        (f"strategy.{inner}library" for inner in ("", "expansion.", "expansion.expansion.")),
+        "adapters",
+    ),
 }
 
 # Key of a strategy's settings that holds the settings of another strategy.

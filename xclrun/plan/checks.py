@@ -15,11 +15,15 @@ from xclrun.config.schema import (
     Precision,
     RuntimeConfig,
     SlotF1,
+    StrategyConfig,
     TrainerConfig,
+    plain,
 )
 from xclrun.core.errors import UsageError
+from xclrun.core.identity import NESTED
 from xclrun.core.ranks import launched
 from xclrun.core.stream import Mixture, keys_of, sequence
+from xclrun.core.task import writes
 from xclrun.data.batches import EVEN_PIECES
 from xclrun.data.encodings import encoding_of
 from xclrun.data.example import Dataset
@@ -27,7 +31,7 @@ from xclrun.model.families import FAMILIES, Family, number, positions
 from xclrun.model.folder import BERTS
 from xclrun.model.source import accepts_masks, check_masks, depth, family_of, settings_of, subject_of
 from xclrun.strategy import Strategy, nested
-from xclrun.strategy.shared.adapters import Adapter, AdapterSettings
+from xclrun.strategy.shared.adapters import Adapter, AdapterSettings, LowRankSettings, resolved_library
 
 
 def check_tasks(config: Config, dataset: Dataset, strategy: Strategy[Any]) -> None:
@@ -52,6 +56,24 @@ def check_tasks(config: Config, dataset: Dataset, strategy: Strategy[Any]) -> No
             )
     if several is not None and config.evaluate.slot_f1 is not SlotF1.span_micro:
         raise UsageError(f"evaluate.slot_f1={config.evaluate.slot_f1.value}: {several}; slot_f1 supports only one task")
+
+
+def with_library(config: Config) -> Config:
+    """Replace ``library: auto`` in the settings of the strategy, and of those inside, by the library for LoRA.
+
+    Raises:
+        UsageError: the library does not support the task.
+    """
+    writing = writes(plain(config.dataset))
+
+    def resolved(settings: StrategyConfig) -> StrategyConfig:
+        inner = {key: value for key in NESTED if (value := getattr(settings, key, None)) is not None}
+        changed: dict[str, Any] = {key: resolved(value) for key, value in inner.items()}
+        if isinstance(settings, (AdapterSettings, LowRankSettings)):
+            changed["library"] = resolved_library(settings, writing)
+        return replace(settings, **changed) if changed else settings
+
+    return replace(config, strategy=resolved(config.strategy))
 
 
 def with_packing(config: Config, strategy: Strategy[Any]) -> Config:

@@ -43,6 +43,7 @@ from xclrun.plan.checks import (
     check_mixtures,
     check_ranks,
     check_tasks,
+    with_library,
     with_packing,
 )
 from xclrun.scores.answers import rule_of
@@ -306,6 +307,7 @@ def plan_run(config: Config) -> Run:
     if (blocks := config.dataset.blocks) is not None:
         dataset = with_blocks(dataset, order[-1], blocks, config.dataset.subset_seed)
         data = _identity(dataset)
+    config = with_library(config)
     strategy = make(config.strategy)
     config = with_packing(config, strategy)
     stream = _checked(config, dataset, strategy, order)

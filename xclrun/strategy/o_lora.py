@@ -67,9 +67,11 @@ def overlap(parameters: Mapping[str, Tensor], hop: int) -> Tensor:
     """Return the sum of |A_i A_tᵀ| over all matrices with updates, all i < t = ``hop`` and all entries (scalar)."""
     import torch
 
-    sums, end = [], f".{product(hop)}.lora_A"
-    for place, rows in ((name.removesuffix(end), rows) for name, rows in parameters.items() if name.endswith(end)):
-        earlier = torch.cat([parameters[f"{place}.{product(i)}.lora_A"] for i in range(1, hop)])
+    sums, current = [], f".{product(hop)}."
+    for name, rows in parameters.items():
+        if ".lora_A" not in name or current not in name:
+            continue
+        earlier = torch.cat([parameters[name.replace(current, f".{product(i)}.")] for i in range(1, hop)])
         with torch.autocast(rows.device.type, enabled=False):
             sums.append((earlier @ rows.T).abs().sum())
     return torch.stack(sums).sum()

@@ -8,7 +8,7 @@
   parameters of their own, as an output layer that is tied to the embeddings.
 - ``language.safetensors``: a copy of the language-specific parameters in encoder and heads.
 - ``adapter/``: a language's adapters, for ``load_adapter`` of the library `adapters`. The exported encoder itself
-  contains no adapters.
+  contains no adapters. LoRA of the library `peft` is added to the exported weights instead.
 - ``README.md``: the model card (`xclrun.train.card`).
 - ``export.json``: a description of each head, the labels and tags in index order, and the run.
 """
@@ -25,13 +25,13 @@ from xclrun.core.errors import UsageError, did_you_mean
 from xclrun.core.languages import key_of
 from xclrun.core.stream import Hop
 from xclrun.model.encoder import empty_encoder
-from xclrun.model.network import Model, build
+from xclrun.model.network import Model, build, has_adapters
 from xclrun.model.writing import Writer
 from xclrun.plan import Run
 from xclrun.store.files import atomic_directory, check_target, file_mode, write_json
 from xclrun.store.tensors import save_tensors
 from xclrun.strategy.shared.adapters import NAME
-from xclrun.strategy.shared.low_rank import merged
+from xclrun.strategy.shared.low_rank import merged_weights
 from xclrun.train.card import FIRST, LAST, card
 from xclrun.train.fitting import agrees, fitting
 from xclrun.train.progress import Listener
@@ -103,7 +103,7 @@ def export(
         if own_parts and 0 < len(parts) < len(model.state_dict()):
             save_tensors(folder / "language.safetensors", parts)
             facts["language_parts"] = sorted(parts)
-        if strategy.parameters.adapters is not None:
+        if strategy.parameters.adapters is not None and has_adapters(model.encoder):
             encoder: Any = model.encoder
             encoder.save_adapter(str(folder / "adapter"), NAME, use_safetensors=True)
             facts["adapter"] = "load it into the encoder with load_adapter of the library adapters"
@@ -174,10 +174,10 @@ def _facts(run: Run, hop: Hop, language: str | None, seen: list[str]) -> dict[st
 def _plain_encoder(run: Run, model: Model, tokenizer: Any, token_ids: Any) -> Any:
     """Return the encoder as `transformers` builds it: all subwords, no adapters, and a pooler if the task has one.
 
-    Low-rank updates that languages share are added to its weights.
+    Low-rank updates are added to its weights, except for a language's updates of the library `adapters`.
     """
     encoder: Any = model.encoder
-    state: dict[str, Tensor] = {**encoder.state_dict(), **merged(encoder)}
+    state: dict[str, Tensor] = dict(merged_weights(encoder))
     # If several tasks have a pooler, use the first one.
     pooler = next((head.pooler for head in model.heads.values() if head.pooler is not None), None)
     if pooler is not None:

@@ -20,7 +20,7 @@ from transformers import AutoModelForSequenceClassification, AutoModelForTokenCl
 
 from xclrun.model.encoder import empty_encoder
 from xclrun.model.heads import LabelsAndTags, TagHead
-from xclrun.model.network import Model
+from xclrun.model.network import Model, has_adapters
 from xclrun.model.writing import Writer, below_output
 from xclrun.plan import Run
 
@@ -31,7 +31,8 @@ def fitting(run: Run, model: Model, encoder: Any) -> Any:
     Args:
         encoder: the encoder as transformers builds it, with a pooler if the task uses one.
     """
-    if model.tasks or model.prompts is not None or run.strategy().parameters.adapters is not None:
+    apart = run.strategy().parameters.adapters is not None and has_adapters(model.encoder)
+    if model.tasks or model.prompts is not None or apart:
         return None
     head, target = model.head_of(""), run.dataset.targets[0]
     if isinstance(head, Writer):

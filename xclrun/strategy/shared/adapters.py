@@ -23,7 +23,8 @@ the hidden states, and r the ``reduction``:
 
 Settings: ``adapter``; ``reduction`` r (null: the kind's default, `DEFAULT_REDUCTION`). MAD-X's language adapters have
 r = 2. For mBERT this gives 7,387,776 parameters per language (CCL's totals imply 7,370,000, rounded). LoRA has the
-settings ``lora_rank``, ``lora_alpha``, and ``lora_targets``, some of q, k, v, intermediate and output.
+settings ``lora_rank``, ``lora_alpha``, ``lora_targets``, some of q, k, v, intermediate and output, and ``library``
+(`xclrun.strategy.shared.low_rank`).
 
 ``pretrained`` maps a language to the local folder or hub name of its pretrained adapters
 (`xclrun.model.adapter_files`). Pretrained adapters must have the run's kind and reduction, and must have been trained
@@ -36,6 +37,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from functools import cached_property
+from importlib.metadata import version
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from xclrun.config.schema import StrategyConfig
@@ -46,6 +48,7 @@ from xclrun.model.adapter_files import adapter_identity, quiet, read_adapter
 from xclrun.strategy.base import Length, Library, Parameters, bounded
 from xclrun.strategy.shared.added import AddsParameters
 from xclrun.strategy.shared.language_parameters import LanguageParameters
+from xclrun.strategy.shared.updates import add_updates, check_targets
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -67,6 +70,14 @@ class Adapter(Enum):
     compacter = "compacter"
 
 
+class LoraLibrary(Enum):
+    """Library that adds LoRA to the encoder; ``auto`` is resolved when a run is planned (`resolved_library`)."""
+
+    auto = "auto"
+    adapters = "adapters"
+    peft = "peft"
+
+
 # Default reduction of each kind with a bottleneck, from its paper.
 DEFAULT_REDUCTION = {Adapter.madx: 2, Adapter.pfeiffer: 16, Adapter.houlsby: 16, Adapter.compacter: 32}
 # Number of Kronecker products in each sum of compacter; the bottleneck's width must be a multiple of this number.
@@ -84,6 +95,7 @@ class AdapterSettings(StrategyConfig):
     lora_alpha: int = bounded(8, at_least=1)
     lora_targets: list[str] = field(default_factory=lambda: ["q", "v"])
     prefix_length: int = bounded(30, at_least=1)
+    library: LoraLibrary = LoraLibrary.auto
 
 
 @dataclass
@@ -96,6 +108,7 @@ class LowRankSettings(StrategyConfig):
     lora_rank: int = bounded(8, at_least=1)
     lora_alpha: int = bounded(32, at_least=1)
     lora_targets: list[str] = field(default_factory=lambda: ["q", "v"])
+    library: LoraLibrary = LoraLibrary.auto
 
 
 class LanguageAdapters(AddsParameters[AdapterSettings], LanguageParameters[AdapterSettings]):
@@ -114,6 +127,11 @@ class LanguageAdapters(AddsParameters[AdapterSettings], LanguageParameters[Adapt
             raise UsageError(
                 f"strategy.pretrained={self.sources}: must be null, or a folder or hub name per language, for example "
                 "{en: DIR}"
+            )
+        if self.sources and uses_peft(settings):
+            raise UsageError(
+                "strategy.pretrained strategy.library=peft: only the library 'adapters' reads pretrained adapters; use "
+                "strategy.library=adapters"
             )
         self.pretrained: dict[str, Mapping[str, Tensor]] = {}
 
@@ -186,8 +204,11 @@ class LanguageAdapters(AddsParameters[AdapterSettings], LanguageParameters[Adapt
 
     def prepare(self, model: Model, stream: Stream, library: Library) -> None:
         encoder: Any = model.encoder
-        add_adapters(encoder, self.settings, {NAME: self.config()}, NAME)
-        _share_prefixes(encoder)
+        if uses_peft(self.settings):
+            add_updates(model, self.settings, [NAME])
+        else:
+            add_adapters(encoder, self.settings, {NAME: self.config()}, NAME)
+            _share_prefixes(encoder)
         for name, parameter in model.encoder.named_parameters():
             parameter.requires_grad_(not self.freezes_encoder or self.parameters.language_specific(name))
         super().prepare(model, stream, library)
@@ -201,20 +222,51 @@ class LanguageAdapters(AddsParameters[AdapterSettings], LanguageParameters[Adapt
         return self.pretrained.get(language, self.initial)
 
 
+def resolved_library(settings: AdapterSettings | LowRankSettings, writes: bool) -> LoraLibrary:
+    """Return the library: for LoRA with ``auto``, peft for models that write and with transformers 5, else adapters.
+
+    Args:
+        writes: whether the model writes texts (`xclrun.core.task.Task.writes`).
+
+    Raises:
+        UsageError: peft is set for another kind of adapter than LoRA.
+    """
+    library = LoraLibrary(settings.library)
+    if isinstance(settings, AdapterSettings) and (kind := Adapter(settings.adapter)) is not Adapter.lora:
+        if library is LoraLibrary.peft:
+            raise UsageError(f"strategy={settings.name} strategy.library=peft: adds LoRA, not adapter={kind.value}")
+        return LoraLibrary.adapters
+    if library is LoraLibrary.auto:
+        newer = int(version("transformers").partition(".")[0]) >= 5
+        return LoraLibrary.peft if writes or newer else LoraLibrary.adapters
+    return library
+
+
+def uses_peft(settings: AdapterSettings | LowRankSettings) -> bool:
+    return LoraLibrary(settings.library) is LoraLibrary.peft
+
+
 def check_library(settings: AdapterSettings | LowRankSettings) -> None:
-    """Check the LoRA targets, and that the library ``adapters`` is installed."""
+    """Check the LoRA targets, and that the library is installed."""
     targets = settings.lora_targets
     if not targets or len(set(targets)) < len(targets) or not {*targets} <= {*TARGETS}:
         raise UsageError(f"strategy.lora_targets={targets}: must be distinct values of {', '.join(TARGETS)}")
-    require("adapters", f"strategy={settings.name}", "adapters")
+    library = LoraLibrary(settings.library)
+    if library is not LoraLibrary.auto:
+        require(library.value, f"strategy={settings.name}", library.value)
 
 
-def check_family(settings: StrategyConfig, family: Family | None) -> None:
+def check_family(settings: AdapterSettings | LowRankSettings, family: Family | None) -> None:
     """Check that the library supports a family of encoders."""
-    if family is not None and not family.adapted:
+    if family is None:
+        return
+    if uses_peft(settings):
+        check_targets(settings, family)
+    elif not family.adapted:
+        low_rank = not isinstance(settings, AdapterSettings) or Adapter(settings.adapter) is Adapter.lora
+        choose = "use strategy.library=peft" if low_rank else "choose another strategy or encoder"
         raise UsageError(
-            f"strategy={settings.name}: the library adapters does not support {family.title}'s family; choose another "
-            "strategy or encoder"
+            f"strategy={settings.name}: the library adapters does not support {family.title}'s family; {choose}"
         )
 
 

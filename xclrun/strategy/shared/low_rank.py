@@ -1,8 +1,8 @@
 r"""Low-rank updates of a frozen encoder that all languages share (Hu et al. 2022, "LoRA").
 
-The library ``adapters`` replaces a weight matrix W by W + (α / rank) Σ B A. The sum has one product B A for all hops,
-or one for each hop. W is frozen; A, B and the heads are trained. All products exist from the start. B is initialised
-with zeros, so a product has no effect until its hop trains it.
+The library ``adapters`` or ``peft`` replaces a weight matrix W by W + (α / rank) Σ B A. The sum has one product B A for
+all hops, or one for each hop. W is frozen; A, B and the heads are trained. All products exist from the start. B is
+initialised with zeros, so a product has no effect until its hop trains it.
 
 | strategy | products | loss |
 |---|---|---|
@@ -13,8 +13,12 @@ with zeros, so a product has no effect until its hop trains it.
 Settings: ``lora_rank``, ``lora_alpha``, and ``lora_targets``, some of q, k, v, intermediate and output. The default
 values are from O-LoRA's code (Wang et al. 2023). Unlike in that code, there is no dropout before A.
 
+``library``: ``auto`` is ``peft`` for models that write texts and with transformers 5, and otherwise ``adapters``. The
+libraries name and initialise the parameters differently, so their runs share no training. Both start from B = 0. A
+model that writes texts keeps its pretrained output layer frozen; only A and B are trained.
+
 Cost: in training and evaluation, each target matrix has one product for each hop of the stream, even before that hop;
-``seq_lora`` has a single product. `merged` adds the products to W for an export.
+``seq_lora`` has a single product. `merged_weights` adds the products to W for an export.
 """
 
 from __future__ import annotations
@@ -34,8 +38,10 @@ from xclrun.strategy.shared.adapters import (
     check_family,
     check_library,
     lora_config,
+    uses_peft,
 )
 from xclrun.strategy.shared.added import AddsParameters, PartsPerHop
+from xclrun.strategy.shared.updates import add_updates, added_up, is_update
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -66,11 +72,14 @@ class LowRank(AddsParameters[Settings]):
         return ["shared"]
 
     def prepare(self, model: Model, stream: Stream, library: Library) -> None:
-        from adapters.composition import Average
-
         names = self.products(len(stream.hops) - 1)
         for parameter in model.encoder.parameters():
             parameter.requires_grad_(False)
+        if uses_peft(self.settings):
+            add_updates(model, self.settings, names)
+            return
+        from adapters.composition import Average
+
         # The library can average products but not add them. With a weight of n for each of n products, the average is
         # the sum.
         mean = Average(*names, weights=[float(len(names))] * len(names), normalize_weights=False)
@@ -83,10 +92,10 @@ class LowRankPerHop(PartsPerHop[Settings], LowRank[Settings]):
 
     def check_encoder(self, family: Family | None, width: int | None, layers: int | None) -> None:
         super().check_encoder(family, width, layers)
-        if family in FUSED:
+        if family in FUSED and not uses_peft(self.settings):
             raise UsageError(
                 f"strategy={self.settings.name}: {family.title} has one matrix for queries, keys and values; the "
-                "library 'adapters' can add only one update to this matrix; use seq_lora"
+                "library 'adapters' can add only one update to this matrix; use seq_lora or strategy.library=peft"
             )
 
     def products(self, hops: int) -> list[str]:
@@ -96,12 +105,12 @@ class LowRankPerHop(PartsPerHop[Settings], LowRank[Settings]):
     def parameters(self) -> Parameters:
         return replace(
             super().parameters,
-            trains=lambda name, hop: ".loras." not in name or f".loras.{product(hop.index)}." in name,
+            trains=lambda name, hop: not is_update(name) or f".{product(hop.index)}." in name,
         )
 
     def begin_hop(self, context: Context) -> None:
         for name, parameter in context.model.named_parameters():
-            if ".loras." in name:
+            if is_update(name):
                 parameter.requires_grad_(self.parameters.trains(name, context.hop))
 
 
@@ -110,12 +119,15 @@ def product(hop: int) -> str:
     return f"hop{hop}"
 
 
-def merged(encoder: Any) -> Mapping[str, Tensor]:
-    """Return name → weight matrix with its low-rank updates added, except for language-specific updates."""
-    weights: dict[str, Tensor] = {}
+def merged_weights(encoder: Any) -> Mapping[str, Tensor]:
+    """Return the weights of an encoder with low-rank updates added, under the names without updates.
+
+    Language-specific updates of the library ``adapters`` are left out, because they are exported separately.
+    """
+    weights = added_up(encoder)
     for place, module in encoder.named_modules():
         for name, lora in getattr(module, "loras", {}).items():
             if name != NAME:
-                weight = weights.get(f"{place}.weight", module.weight.detach())
+                weight = weights[f"{place}.weight"].detach()
                 weights[f"{place}.weight"] = lora.com(weight, module.maybe_t(lora.delta_w.detach()))
     return weights

@@ -28,7 +28,7 @@ BYTES = 4
 # Pattern of a parameter's name → (name of the part, group of parts); the first matching pattern counts.
 PLACES = {
     r"^prompts\.": ("prompts", "body"),
-    r"adapter|\.loras\.|prefix_tuning\.|shared_parameters\.": ("adapters", "body"),
+    r"adapter|\.loras\.|\.lora_[AB]\.|prefix_tuning\.|shared_parameters\.": ("adapters", "body"),
     rf"^{EMBEDDING.pattern}": ("embeddings", "body"),
     rf"^{LAYER.pattern}": ("layer", "body"),
     r"^encoder\.pooler\.": ("pooler", "body"),
