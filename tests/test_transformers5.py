@@ -1,4 +1,4 @@
-"""The core with the newest transformers 5, in a second environment: train, export, read every family."""
+"""The core with the newest transformers 5, in a second environment: train, also LoRA, export, read every family."""
 
 from __future__ import annotations
 
@@ -13,11 +13,12 @@ import pytest
 ROOT = Path(__file__).parents[1]
 # One process, since importing the libraries takes most of the time.
 SMOKE = """
+from importlib.util import find_spec
 from pathlib import Path
 
 import torch
 import transformers
-from transformers import AutoModel, AutoTokenizer
+from transformers import AutoModel, AutoModelForCausalLM, AutoTokenizer
 
 from tests.conftest import TINY
 from tests.model.encoders import write_family
@@ -45,6 +46,18 @@ assert main(["model", "export", run.name, "exported"]) == 0
 assert finite(*(library.from_pretrained("exported") for library in (AutoModel, AutoTokenizer)))
 
 data = Dataset("made", INTENT_SLOTS, ("en",), {("en", "train"): (Example("1", "en", ("a",), "b"),)})
+# adapters needs transformers 4, so LoRA comes from peft; a decoder is exported with its update.
+if find_spec("peft"):
+    assert main([*TINY, "strategy=seq_lora", "runtime.threads=1"]) == 0
+    small = ["model.vocab_size=300", "dataset.max_train=8", "dataset.max_eval=2", "generation.max_new_tokens=3"]
+    brief = ["order=[en,de]", "trainer.epochs=1", "tracking=none", "runtime.device=cpu", "runtime.threads=1"]
+    assert main(["dataset=mini_text", "model=tiny_decoder", "strategy=inc_lora", *small, *brief]) == 0
+    [run] = [path for path in Path("outputs/runs").iterdir() if "inc_lora" in path.name]
+    assert main(["model", "export", run.name, "written"]) == 0
+    text = AutoTokenizer.from_pretrained("written")("wake me up", return_tensors="pt")["input_ids"]
+    model = AutoModelForCausalLM.from_pretrained("written")
+    assert model.generate(text, attention_mask=torch.ones_like(text), max_new_tokens=2).shape[0] == 1
+
 for family in FAMILIES:
     folder = write_family(family, Path(family))
     model = ModelConfig(name=family, path=str(folder), max_length=24)

@@ -17,6 +17,8 @@ from torch import Tensor
 from tests.conftest import some
 from tests.model.decoders import language_model, tokenizer, write_decoder
 from tests.train.conftest import predicted, stopped
+from tests.train.test_average import averaged
+from tests.train.test_average import rows as averages
 from xclrun.config.schema import ModelConfig
 from xclrun.core import errors
 from xclrun.core.errors import UsageError
@@ -31,7 +33,10 @@ from xclrun.train.export import export
 
 from .real import graph, weights
 
-pytestmark = pytest.mark.skipif(importlib.util.find_spec("peft") is None, reason="needs xclrun[peft]")
+pytestmark = [
+    pytest.mark.skipif(importlib.util.find_spec("peft") is None, reason="needs xclrun[peft]"),
+    pytest.mark.filterwarnings("ignore:.torch.jit:DeprecationWarning"),
+]
 
 Make = Callable[..., Run]
 TASK = ("dataset.task=text_to_text", "model.max_length=40", "model.max_target=8", "generation.max_new_tokens=6")
@@ -275,14 +280,8 @@ def test_a_stopped_run_resumes_to_equal_predictions(make_text_run: Make, do: Mak
 
 
 @pytest.mark.full
-def test_updates_are_merged(make_text_run: Make, do: Make) -> None:
-    """The mean of the updates of seq_lora after each hop; the language model itself stays as it was."""
-    run = do(make_text_run("strategy=merge", "strategy.merged=seq_lora", "strategy.method=mean", "order=[en,de]"))
-    stages = graph(run)
-    stages.load(run.stream.hops[2])
-    stages.strategy.for_language("de", ["en", "de"])
-    found = stages.bench.model.state_dict()
-    first, second = (weights(run.merged_run(), hop) for hop in (1, 2))  # type: ignore[arg-type]
-    for name in some(name for name in found if ".lora_" in name):
-        torch.testing.assert_close(found[name], (first[name] + second[name]) / 2)
-    assert torch.equal(found["output.weight"], first["output.weight"])
+def test_the_average_of_the_last_point_alone_is_the_hops_end(make_text_run: Make, do: Make) -> None:
+    keeping = ("evaluate.every_examples=4", "evaluate.keep_points=all", "trainer.selection=last")
+    run = do(make_text_run("strategy=inc_lora", "order=[en,de]", *keeping))
+    for hop, path in enumerate(some(averaged(run, 1)), start=1):
+        assert averages(path) == averages(run.directory.predictions(hop))

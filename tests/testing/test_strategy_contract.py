@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -23,7 +24,7 @@ NAMES = [function.__name__ for function in STRATEGY_CONTRACT]
 
 # Settings whose other value a rule cannot guess: what the small model can do, and what a file would be needed for.
 OTHER: dict[str, dict[str, str | None]] = {
-    **{name: {"lora_targets": "[query]", "pretrained": None} for name in STRATEGIES},
+    **{name: {"lora_targets": "[query]", "pretrained": None, "library": None} for name in STRATEGIES},
     "lang_spec_enc": {"layers": "[1]"},
     "merge": {"layers": "[0]"},
 }
@@ -48,6 +49,23 @@ def checks(strategy: str) -> dict[str, Check]:
 @pytest.mark.parametrize("strategy", EVERY)
 def test_our_strategies_pass(strategy: str, name: str) -> None:
     checks(strategy)[name]()
+
+
+@cache
+def decoder_checks() -> dict[str, Check]:
+    """Return the checks of o_lora in a decoder, whose updates are peft's."""
+    small = ("dataset=mini_text", "model=tiny_decoder", "model.vocab_size=300", "model.max_length=48")
+    small += ("model.max_target=16", "generation.max_new_tokens=3", "strategy.lora_rank=2")
+    values = {"lora_targets": "[q]", "library": None}
+    return {c.name: c for c in strategy_checks("o_lora", *small, values=values)}
+
+
+@pytest.mark.full
+@pytest.mark.in_turn
+@pytest.mark.skipif(importlib.util.find_spec("peft") is None, reason="needs xclrun[peft]")
+@pytest.mark.parametrize("name", NAMES)
+def test_low_rank_updates_of_a_decoder_pass(name: str) -> None:
+    decoder_checks()[name]()
 
 
 # --- Wrong ones.
