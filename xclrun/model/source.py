@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -12,11 +12,15 @@ from xclrun.core.errors import UsageError
 from xclrun.core.identity import digest
 from xclrun.core.terminal import note
 from xclrun.data.example import Dataset
-from xclrun.model import e5
+from xclrun.model.e5 import E5
 from xclrun.model.families import Family, check_length, family, number
 from xclrun.model.folder import BERTS, check_folder, read_object, refuse_code, weight_files
+from xclrun.model.package import Package
+from xclrun.model.smollm2 import SMOLLM2
 from xclrun.store.files import sha256
 
+# Name of a package (``model.package``) → its weights.
+PACKAGES: Mapping[str, Package] = {package.module: package for package in (E5, SMOLLM2)}
 # Files to download from the hub; weights only as safetensors, since pickles are never read.
 HUB_FILES = (
     "config.json", "model.safetensors", "model.safetensors.index.json", "model-*.safetensors", "tokenizer*", "vocab*",
@@ -39,8 +43,9 @@ def subject_of(model: ModelConfig) -> str:
     return f"model={model.name}" if model.path is None else f"model.path={model.path}"
 
 
-def packaged(model: ModelConfig) -> bool:
-    return model.path is None and model.package is not None
+def packaged(model: ModelConfig) -> Package | None:
+    """Return the package with the weights of a model, or None."""
+    return None if model.path is not None or model.package is None else PACKAGES[model.package]
 
 
 def locate(model: ModelConfig, warn: Callable[[str], None] = note) -> Path:
@@ -49,8 +54,8 @@ def locate(model: ModelConfig, warn: Callable[[str], None] = note) -> Path:
     Args:
         warn: called with a line about a damaged converted folder, which is converted again.
     """
-    if packaged(model):
-        return e5.folder(warn)
+    if (package := packaged(model)) is not None:
+        return package.folder(warn)
     if model.path is None:
         assert model.hub is not None
         return _from_hub(model.hub, model.revision, model.name)
@@ -113,10 +118,10 @@ def source_identity(model: ModelConfig, dataset: Dataset) -> str:
                 _alphabets[key] = alphabet(learned_from(dataset))
             check_vocabulary(model.vocab_size, _alphabets[key])
         return identity
-    if packaged(model):
-        e5.packaged_file()
-        check_length(model, e5.POSITIONS, f"of {subject_of(model)}")
-        return digest([e5.SHA256, e5.VERSION])
+    if (package := packaged(model)) is not None:
+        package.source()
+        check_length(model, package.positions, f"of {subject_of(model)}")
+        return digest([package.sha256, package.version])
     folder = locate(model).resolve()
     check_folder(folder, subject_of(model), model)
     return _folder_identity(folder)
@@ -227,8 +232,8 @@ def _depth(model: ModelConfig) -> int | None:
 
 def settings_of(model: ModelConfig) -> dict[str, Any]:
     """Return the content of an encoder's config.json; if there is no such file, equivalent entries."""
-    if packaged(model):
-        return {"model_type": "bert", "hidden_size": model.hidden_size}
+    if (package := packaged(model)) is not None:
+        return {"model_type": package.family, "hidden_size": model.hidden_size}
     if not model.from_scratch:
         return read_object(locate(model) / "config.json", subject_of(model))
     return {"model_type": model.family, "hidden_size": model.hidden_size, **model.settings}
