@@ -80,7 +80,7 @@ KEYS = {
         strategy.layers strategy.start strategy.reduction strategy.adapter strategy.lora_rank
         strategy.lora_alpha strategy.lora_targets strategy.prefix_length strategy.reset strategy.alpha
         strategy.replay_write strategy.replay_interval strategy.replay_number strategy.pool
-        strategy.length strategy.selected strategy.cosine
+        strategy.length strategy.selected strategy.cosine strategy.library
     """,
     "served": """
         strategy.neighbours strategy.key strategy.distance strategy.adapt_steps strategy.adapt_lr
@@ -236,7 +236,7 @@ def leaves(node: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
 # Other values of keys that are null or empty by default.
 POSSIBLE = {"dataset.parts": {"en": {}}, "strategy.layers": [1], "strategy.fisher_examples": 7}
 POSSIBLE |= {"strategy.adapter": "ia3", "strategy.lora_targets": ["k"], "strategy.reduction": 4}
-POSSIBLE |= {"strategy.examples": 7, "strategy.compared": 7, "strategy.cosine": 10.0}
+POSSIBLE |= {"strategy.library": "adapters", "strategy.examples": 7, "strategy.compared": 7, "strategy.cosine": 10.0}
 
 
 def changed(resolved: dict[str, Any], key: str) -> dict[str, Any]:

@@ -85,6 +85,9 @@ def test_strategies_with_adapters_have_reference_runs_with_adapters() -> None:
     other = replace(alone([0.5, 0.5, 0.5], config=coarse, strategy_version="1+1"), strategy=name)
     own = record("lang_spec_ada_t", config={"strategy": ADAPTERS})
     over = record("er", config={"strategy": {"name": "er", "expansion": ADAPTERS}}, strategy_version="1+1")
+    # Runs before the setting `library` lack it.
+    later = record("lang_spec_ada_t", config={"strategy": {**ADAPTERS, "library": "adapters"}})
+    assert find(later, mono) == [0.1, 0.2, 0.3]
     beneath = record("er", config={"strategy": {"name": "er", "expansion": {"name": "lang_spec_task"}}})
     for result in (own, over):
         assert find(result, plain, mono, other) == [0.1, 0.2, 0.3]

@@ -12,7 +12,7 @@ import numpy as np
 
 from xclrun.analysis.grouping import config_settings
 from xclrun.analysis.record import RunRecord
-from xclrun.core.identity import adapters_of, digest
+from xclrun.core.identity import LATER, adapters_of, digest
 from xclrun.core.task import makes_statements
 
 REFERENCE = "lang_spec_ft"
@@ -152,11 +152,13 @@ def _key(record: RunRecord) -> tuple[object, ...]:
 def _adapters(record: RunRecord) -> tuple[object, ...] | None:
     """Return the version and settings of a run's language adapters; None without adapters.
 
-    ``pretrained`` is omitted, since the version identifies the pretrained weights.
+    ``pretrained`` is omitted, since the version identifies the pretrained weights. Settings of a later release with the
+    value that keeps the old behavior (`LATER`) are omitted too, because older runs lack them.
     """
     strategy = record.config["strategy"]
     if (adapters := adapters_of(strategy)) is None:
         return None
     version = str(record.strategy_version)
     version = version if adapters is strategy else version.partition("+")[2]
-    return (version, *sorted((key, str(value)) for key, value in adapters.items() if key != "pretrained"))
+    settings = {k: v for k, v in adapters.items() if (f"strategy.{k}", v) not in LATER.items() and k != "pretrained"}
+    return (version, *sorted((key, str(value)) for key, value in settings.items()))
