@@ -26,7 +26,7 @@ from xclrun.core.version import PACKAGE
 from xclrun.store.files import atomic_write, sha256
 
 # The libraries that determine a model's parameters and tokens.
-LIBRARIES = ("torch", "transformers", "tokenizers", "adapters", "pytorch-crf")
+LIBRARIES = ("torch", "transformers", "tokenizers", "adapters", "peft", "pytorch-crf")
 
 _NAME = re.compile(r"(.+)-([0-9a-f]{64})(\.\w+)")
 
