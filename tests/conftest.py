@@ -458,7 +458,7 @@ def forget_plugins() -> Iterator[Callable[[], None]]:
 
     # What plug-ins are added to.
     registries: tuple[Any, ...] = (
-        plugins._loaded, plugins._files, plugins._folders, STRATEGIES.registered, MEASURES, READERS,
+        plugins._loaded, plugins._files, plugins._folders, plugins._outside, STRATEGIES.registered, MEASURES, READERS,
         task.TASKS, task.METRICS, task.FURTHER, task.BY_NAME, task.BY_SHORT, task.COLUMNS, HEADS, ENCODINGS,
         task.SETTINGS_READ,
     )  # fmt: skip

@@ -11,18 +11,24 @@ import sys
 from collections.abc import Callable
 from importlib.metadata import EntryPoint, EntryPoints
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
 
 from tests.conftest import TINY, read_csv
+from xclrun import load as load_study
+from xclrun.analysis.measures import MEASURES
 from xclrun.analysis.records import read_records
 from xclrun.compose.jobs import compose_command
 from xclrun.core import plugins
 from xclrun.core.errors import RunError, UsageError
-from xclrun.core.task import BY_NAME, TASKS, task_of
+from xclrun.core.task import BY_NAME, BY_SHORT, TASKS, task_of
+from xclrun.data.encodings import ENCODINGS
+from xclrun.data.readers import READERS
+from xclrun.model.heads import HEADS
 from xclrun.plan import Run, freeze, plan_jobs, thaw
-from xclrun.strategy import STRATEGIES
+from xclrun.strategy import STRATEGIES, strategy_class
 
 REPOSITORY = Path(__file__).parents[1]
 PAGE = (REPOSITORY / "docs" / "plugins.md").read_text(encoding="utf-8")
@@ -432,5 +438,79 @@ def test_an_entry_point_must_register_what_its_group_says(tmp_path: Path, monkey
     with pytest.raises(UsageError, match=r"^entry point xclrun.datasets 'mood' \(shown\): registers no dataset$"):
         plugins.load_installed()
     (info / "entry_points.txt").write_text("[xclrun.tasks]\nmood = shown\n")
-    plugins.load_installed()
+    # Studies in Python have them, too; there are no runs yet.
+    with pytest.raises(UsageError, match="no readable runs"):
+        load_study(tmp_path)
     assert task_of("mood").label is BY_NAME["mood_accuracy"]
+
+
+# Kind → the registration of a name, and how the name is looked up.
+METRIC = "from xclrun.core.task import Metric, Scored, Task, register, register_metric\n"
+OTHER = "register(Task('other', Metric('other_metric', 'other', 'other', Scored.labels, 'a', 'as')))\n"
+AGAIN = {
+    "strategy": (
+        "from xclrun.strategy import register\nfrom xclrun.strategy.naive import Naive\n"
+        "mine = register(type('Mine', (Naive,), {'name': 'NAME'}))\n",
+        lambda name: strategy_class(name),
+    ),
+    "dataset": (
+        "from xclrun.data.readers import Reader, register\nmine = Reader(lambda config: ({}, {}))\n"
+        "register('NAME', mine)\n",
+        lambda name: READERS[name],
+    ),
+    "measure": (
+        "from dataclasses import replace\nfrom xclrun.analysis.measures import MEASURES, register\n"
+        "mine = register(replace(MEASURES['FP'], name='NAME'))\n",
+        lambda name: MEASURES[name],
+    ),
+    "metric": (
+        METRIC + "mine = register_metric(Metric('NAME', 'short', 'title', Scored.labels, 'a', 'as', statistics=print,\n"
+        "                              definition=str(object())))\n",
+        lambda name: BY_SHORT["short"],
+    ),
+    "task": (
+        METRIC
+        + "mine = register(Task('NAME', Metric('NAME_metric', 'NAME', str(object()), Scored.labels, 'a', 'as')))\n",
+        lambda name: task_of(name),
+    ),
+    "head": (
+        "from xclrun.model.heads import Head, register\nmine = register('NAME')(type('Mine', (Head,), {}))\n",
+        lambda name: HEADS[name],
+    ),
+    "encoding": (
+        "from xclrun.data.encodings import ENCODINGS, Encoding, register\nmine = Encoding(lambda *_: None)\n"
+        "register('NAME', mine)\n",
+        lambda name: ENCODINGS[name],
+    ),
+}
+PACKAGED = {
+    "strategy": "er", "dataset": "mini", "measure": "F", "metric": "intent_accuracy", "task": "span", "head": "answers",
+    "encoding": "words",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", AGAIN)
+def test_a_notebook_registers_a_name_again_but_no_name_of_xclrun_or_of_a_plug_in(
+    kind: str, tmp_path: Path, forget_plugins: Callable[[], None]
+) -> None:
+    source, look_up = AGAIN[kind]
+
+    def cell(name: str) -> Any:
+        names: dict[str, Any] = {"__name__": "__main__"}
+        exec(source.replace("NAME", name), names)
+        return names["mine"]
+
+    first, second = cell("again"), cell("again")
+    assert first is not second
+    assert look_up("again") is second
+    with pytest.raises(UsageError):
+        cell(PACKAGED[kind])
+    # A plug-in does not replace what the notebook registered, nor the other way round.
+    for name in ("again", "own"):
+        (tmp_path / f"{name}.py").write_text(source.replace("NAME", name) + METRIC + OTHER)
+    with pytest.raises(UsageError, match="again"):
+        plugins.load_file(tmp_path / "again.py", "again.py")
+    forget_plugins()
+    plugins.load_file(tmp_path / "own.py", "own.py")
+    with pytest.raises(UsageError, match="own"):
+        cell("own")

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import json
+import pickle
 import re
 import shutil
+import signal
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 import numpy as np
 import pandas as pd
@@ -60,7 +65,7 @@ def test_measures_are_those_of_the_report(
     code, output = xclrun("report", "--all", "--from-runs", "--outputs", str(outputs), "--name", "api")
     assert code == 0, output
     written = read_csv(outputs / "reports" / "api" / "summary.csv", keep_default_na=False, na_values=[""])
-    found = study.measures()
+    found = study.measures().drop(columns=["unit", "higher_is_better"])
     assert list(found.columns) == list(written.columns)
     for name in ("language", "ci_given"):
         # A column without any text is read as numbers.
@@ -172,21 +177,83 @@ def test_what_is_known_of_a_finished_run_is_read_again_when_the_run_was_written_
     assert len(found()) == len(read) == len(runs) - 1
 
 
-def test_chosen_runs_keep_their_references_and_no_name_means_the_last_sweep(one_of_many: Path) -> None:
+def test_chosen_runs_keep_their_references_aside_and_no_name_means_the_last_sweep(one_of_many: Path) -> None:
     runs = {path.name for path in (one_of_many / "runs").iterdir()}
     facts = json.loads((one_of_many / "sweeps" / "one.json").read_text())
     facts |= {"name": "two", "given": 2.0, "runs": [run for run in runs if "-er-" in run]}
     (one_of_many / "sweeps" / "two.json").write_text(json.dumps(facts))
     found = xclrun.load(one_of_many)
-    strategies = [
-        [record.strategy for record in one.records]
-        for one in (found.where(strategy="naive"), found.sweep(), found.sweep("one"))
-    ]
-    assert [sorted(of) for of in strategies] == [
-        ["lang_spec_ft", "lang_spec_ft", "naive", "naive"],
-        ["er", "lang_spec_ft"],
-        ["lang_spec_ft", "naive"],
-    ]
+    naive = found.where(strategy="naive")
+    chosen = (naive, found.sweep(), found.sweep("one"), naive.where(seed=2))
+    assert [[record.strategy for record in one.records] for one in chosen] == [["naive"] * 2, ["er"], *[["naive"]] * 2]
+    assert [[record.seed for record in one.references] for one in chosen] == [[1, 2], [1], [1], [2]]
+    assert not {*naive.scores()["strategy"], *naive.measures()["strategy"]} - {"naive"}
+    # References have no rows, and transfer has its values.
+    wanted = {"measure": "T", "order": "mean", "strategy": "naive"}
+    values = [one.measures(unpaired=True, **wanted)["value"] for one in (naive, found)]
+    assert values[0].notna().any()
+    pd.testing.assert_series_equal(*values)
+    assert [name for name in naive.figures() if name.startswith("one_hop")]
+    with pytest.raises(UsageError, match="available: naive"):
+        naive.where(strategy="lang_spec_ft")
+
+
+def test_each_run_has_its_measures_of_which_the_means_are_averages(study: Study) -> None:
+    runs = study.run_measures()
+    chosen = runs[(runs["strategy"] == "naive") & (runs["status"] == "ok")]
+    means = study.measures(unpaired=True, strategy="naive", order="mean").query("status == 'ok'")
+    keys = ["metric", "measure", "language"]
+    averages = chosen.groupby(keys)["value"].mean()
+    assert len(averages) > 20
+    pd.testing.assert_series_equal(averages, means.groupby(keys)["value"].mean())
+    assert sorted(chosen["seed"].unique()) == [1, 2]
+    # Units and directions, and why a run has no value.
+    for frame in (runs, study.measures()):
+        kinds = frame.groupby("measure")[["unit", "higher_is_better"]].first()
+        assert kinds.loc["F"].tolist() == ["fraction", False]
+        assert kinds.loc["FP"].tolist() == ["fraction", True]
+        assert kinds.loc["L"].tolist() == ["kbits", False]
+    [reason] = runs.query("strategy == 'lang_spec_ft' and measure == 'F'")["status"].unique()
+    assert reason == "n/a: needs a sequence of hops instead of one model per language"
+    assert runs.loc[runs["status"] != "ok", "value"].isna().all()
+
+
+def test_runs_have_columns_of_the_config_on_request(study: Study) -> None:
+    runs = study.runs(config=["trainer.epochs", "strategy"], strategy="er")
+    assert runs["trainer.epochs"].tolist() == [1]
+    assert runs["strategy.memory"].tolist() == [10]
+    assert runs.index.name == "run"
+    assert runs["stream"].tolist() == ["sequence"]
+    assert study.runs(config="seed").columns.tolist() == study.runs().columns.tolist()
+    every = study.runs(config=True)
+    assert every["order.languages"].tolist() == [("en", "de", "es")] * 5
+    # A key that only er has.
+    assert every["strategy.memory"].notna().tolist() == (every["strategy"] == "er").tolist()
+    with pytest.raises(UsageError, match=r"config=trainer\.epoch: unknown key; did you mean 'trainer\.epochs'"):
+        study.runs(config="trainer.epoch")
+
+
+@pytest.mark.parametrize(
+    "seeds",
+    [
+        range(1, 2), np.int64(1), np.array([1]), np.array(1), [np.float64(1)], pd.Series([1, 1]), {1}, pd.Index([1]),
+        (seed for seed in (1,)), 1.0,
+    ],
+    ids=lambda value: type(value).__name__,
+)  # fmt: skip
+def test_arguments_can_be_values_of_numpy_and_pandas_and_ranges(study: Study, seeds: Any) -> None:
+    seeds = list(seeds) if hasattr(seeds, "send") else seeds
+    assert study.scores(seed=seeds)["run"].nunique() == 3
+    assert len(study.where(seed=seeds).records) == 3
+    assert set(study.measures(seed=seeds, strategy=pd.Series(["naive"]))["strategy"]) == {"naive"}
+
+
+def test_the_runs_of_one_frame_choose_the_rows_of_another(study: Study) -> None:
+    naive = study.runs(strategy="naive")
+    assert set(study.scores(run=naive.index)["run"]) == set(naive.index)
+    hop = study.scores()["hop"].max()
+    assert len(study.predictions(naive.index[0], hop=hop)) > 0
+    assert xclrun.load(study.outputs, metrics="label_bits").scores(metric="label_bits")["score"].notna().all()
 
 
 def test_rows_are_chosen_by_the_columns_and_runs_by_keys_of_the_config(study: Study) -> None:
@@ -263,11 +330,55 @@ def test_a_label_that_training_never_had_is_none(
 def test_figures_are_those_of_the_report(study: Study) -> None:
     names = study.figures()
     assert {"matrices_jsonl_tiny_en-de-es_intent", "confusions_jsonl_tiny"} <= set(names)
+    # Only one size of memory, and too few strategies for a Pareto front.
+    lacking = [*study._plots.keys() - {*names}]
+    assert {name.partition("_")[0] for name in lacking} == {"memory", "pareto"}
+    for name in lacking:
+        with pytest.raises(UsageError, match="has no data"):
+            study.figure(name)
     figure = study.figure("matrices_jsonl_tiny_en-de-es_int")
     assert [axes.get_title().split()[0] for axes in figure.axes[:3]] == ["naive", "er", "lang_spec_ft"]
     for wrong, output in (("matrices", "figures: matrices_jsonl"), ("matrixes", "'matrixes'")):
         with pytest.raises(UsageError, match=output):
             study.figure(wrong)
+
+
+def test_a_notebook_shows_a_figure_as_a_picture_with_tooltips(study: Study) -> None:
+    picture = study.figure("trade_offs_jsonl_tiny_intent")._repr_svg_()  # type: ignore[attr-defined]
+    titles = [node.text for node in ElementTree.fromstring(picture).iter("{http://www.w3.org/2000/svg}title")]
+    assert [title for title in titles if title and title.startswith("naive: ")]
+    assert picture.startswith("<svg")
+
+
+def test_a_study_is_pickled_also_after_figures(study: Study) -> None:
+    name = study.figures()[0]
+    again = pickle.loads(pickle.dumps(study))  # noqa: S301
+    assert repr(again) == repr(study)
+    pd.testing.assert_frame_equal(again.measures(), study.measures())
+    assert again.figures() == study.figures()
+    figure = study.figure(name)
+    assert pickle.loads(pickle.dumps(figure)).get_suptitle() == figure.get_suptitle()  # noqa: S301
+
+
+def test_the_package_exports_the_api_and_the_columns_of_each_frame(study: Study) -> None:
+    assert xclrun.Study is Study
+    assert {"COLUMNS", "RunError", "Study", "UsageError", "XclrunError", "load", "run"} <= {*dir(xclrun)}
+    assert (xclrun.UsageError, xclrun.RunError) == (UsageError, RunError)
+    run = study.runs().index[0]
+    frames = {
+        name: getattr(study, name)(*([run] if name == "predictions" else [])).reset_index() for name in xclrun.COLUMNS
+    }
+    for name, frame in frames.items():
+        assert [column for column in frame.columns if column != "index"] == list(xclrun.COLUMNS[name]), name
+    with pytest.raises(AttributeError, match="no attribute 'Studie'"):
+        xclrun.Studie  # noqa: B018
+
+
+def test_the_reference_lists_the_columns() -> None:
+    page = (Path(__file__).parents[1] / "docs" / "reference.md").read_text(encoding="utf-8")
+    for name, columns in xclrun.COLUMNS.items():
+        table = page.partition(f"### Columns of `{name}`\n")[2].partition("\n#")[0]
+        assert re.findall(r"^\| `(\w+)` \| (.*) \|$", table, re.MULTILINE) == [*columns.items()], name
 
 
 def test_a_study_says_what_it_holds(study: Study, outputs: Path) -> None:
@@ -297,6 +408,60 @@ def test_runs_of_an_empty_choice_and_wrong_names_are_one_line(study: Study, outp
             ask()
 
 
+@pytest.fixture
+def small(corpus: Path, tmp_path: Path) -> list[str]:
+    """Arguments of a command with small runs."""
+    return [*SMALL, f"dataset.root={corpus}", f"paths.outputs={tmp_path / 'outputs'}", "order=[en,de,es]"]
+
+
+@pytest.mark.full
+def test_a_command_that_python_runs_returns_its_runs_and_their_references(
+    small: list[str], capfd: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    alone = xclrun.run(*small, "strategy=lang_spec_ft", "trainer.epochs=1")
+    study = xclrun.run(*small, "strategy=naive,er", "trainer.epochs=1")
+    assert "2 of 2 runs finished" in capfd.readouterr().out
+    assert sorted(study.runs()["strategy"]) == ["er", "naive"]
+    assert study.references[0].run_id == alone.records[0].run_id
+    assert study.run_measures(measure="T", language="")["status"].eq("ok").all()
+    # Finished runs are skipped, and the command is recorded as typed.
+    assert len(xclrun.run(*small, "strategy=naive", "trainer.epochs=1")) == 1
+    assert "1 already finished" in capfd.readouterr().out
+    [sweep] = [text for path in (tmp_path / "outputs" / "sweeps").iterdir() if "naive,er" in (text := path.read_text())]
+    assert json.loads(sweep)["command"].startswith("xclrun dataset=jsonl ")
+
+
+def test_a_command_that_python_runs_raises_its_errors(small: list[str]) -> None:
+    for arguments, output in (
+        (["strategy=ere"], "did you mean 'er'"),
+        (["plan", "strategy=er"], "^plan: needs only settings"),
+        ([], "^no arguments: needs only settings"),
+    ):
+        with pytest.raises(UsageError, match=output):
+            xclrun.run(*arguments)
+
+
+@pytest.mark.full
+def test_a_command_that_python_runs_raises_a_failure_of_a_run(small: list[str]) -> None:
+    with pytest.raises(RunError, match=r"^failed: jsonl-naive-en-de-es-s1-"):
+        xclrun.run(*small, "strategy=naive", "trainer.max_grad_norm=null", "model.lr=1e30")
+    with pytest.raises(UsageError, match=r"^hydra/launcher: .* set hydra.launcher.wait=true"):
+        xclrun.run(*small, "hydra/launcher=slurm")
+
+
+@pytest.mark.full
+def test_an_interrupt_of_python_saves_a_checkpoint(small: list[str], tmp_path: Path) -> None:
+    code = f"import xclrun; xclrun.run(*{[*small, 'trainer.epochs=500']!r})"
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        while b"1 en" not in (line := process.stdout.readline()):
+            assert line, process.stderr.read() if process.stderr else ""
+        process.send_signal(signal.SIGINT)
+        _, error = process.communicate()
+    assert error.rstrip().endswith(b"KeyboardInterrupt")
+    assert xclrun.load(tmp_path / "outputs").records[0].status == "interrupted"
+
+
 def test_a_prediction_file_that_was_changed_is_refused(study: Study, outputs: Path, tmp_path: Path) -> None:
     import shutil
 
@@ -318,7 +483,9 @@ def test_the_notebook_and_the_page_run(outputs: Path, tmp_path: Path, monkeypatc
     code = ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "code"]
     blocks = re.findall(r"^```python\n(.*?)^```", (docs / "python.md").read_text(encoding="utf-8"), re.DOTALL | re.M)
     assert len(code) > 4
-    assert len(blocks) == 3
+    assert len(blocks) == 4
+    # The last block trains; `test_a_command_that_python_runs_…` do, too.
+    assert "xclrun.run(" in blocks.pop()
     (tmp_path / "outputs").mkdir()
     (tmp_path / "outputs" / "demo").symlink_to(outputs)
     (tmp_path / "docs").mkdir()

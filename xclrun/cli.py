@@ -9,13 +9,14 @@ import argparse
 import contextlib
 import errno
 import io
+import json
 import os
 import re
 import sys
 import traceback
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from xclrun.core import output
 from xclrun.core.errors import RunError, UsageError, XclrunError, did_you_mean, redact
@@ -23,6 +24,9 @@ from xclrun.core.plugins import load_files, load_installed, one_line, raised_in
 from xclrun.core.ranks import launched
 from xclrun.core.surroundings import check_surroundings
 from xclrun.core.terminal import line, printable, set_quiet, shortened
+
+if TYPE_CHECKING:
+    from xclrun.plan import Run
 
 QUIET = ("-q", "--quiet")
 # Error numbers of paths that cannot be: too long, or through a file or a circle of links.
@@ -79,6 +83,34 @@ def _check_arguments(arguments: Sequence[str]) -> None:
             raise UsageError(f"{text}: needs a value after =")
 
 
+def answer() -> int:
+    """Run the jobs of a command for `xclrun.study.run`, which starts this in another process.
+
+    The arguments of the process are a file and those of the command. The file gets JSON: the run IDs (``runs``) and
+    their directory (``outputs``), or the message of an error (``error``). The exit code is that of `main`.
+    """
+    output.protect()
+    file, sys.argv[1:] = Path(sys.argv[1]), sys.argv[2:]
+    content: dict[str, Any]
+    try:
+        check_surroundings()
+        _check_arguments(sys.argv[1:])
+        arguments = load_files(sys.argv[1:])
+        load_installed()
+        args = _parse(arguments)
+        wrong = [text for text in args.overrides if "=" not in text and not text.startswith("~")]
+        wrong += [name for name in ("help", "hydra_help", "cfg", "info", "resolve", "package") if getattr(args, name)]
+        if wrong or not args.overrides:
+            raise UsageError(f"{' '.join(wrong) or 'no arguments'}: needs only settings, as in strategy=naive,er")
+        runs = _run(args, arguments, wait=True)
+        content, code = {"outputs": str(runs[0].outputs), "runs": [run.id for run in runs]}, 0
+    except BaseException as error:
+        message, code = _explained(error)
+        content = {"error": message}
+    file.write_text(json.dumps(content), encoding="utf-8")
+    return code
+
+
 def _dispatch(arguments: list[str]) -> int:
     from xclrun import command as commands
     from xclrun.core.version import VERSION
@@ -114,7 +146,7 @@ def _dispatch(arguments: list[str]) -> int:
 
 def _hydra(arguments: list[str]) -> int:
     from xclrun import command as commands
-    from xclrun.compose.overrides import checked, load_config_dir, parse
+    from xclrun.compose.overrides import checked, parse
 
     args = _parse(arguments)
     if args.help or args.hydra_help:
@@ -126,10 +158,10 @@ def _hydra(arguments: list[str]) -> int:
     if args.cfg is None and (args.resolve or args.package is not None):
         flag = "--resolve" if args.resolve else "--package"
         raise UsageError(f"{flag}: needs --cfg job (or hydra, or all), which prints the config instead of running it")
-    config_dir = [] if args.config_dir is None else [load_config_dir(Path(args.config_dir), args.overrides)]
     if args.cfg is None and args.info is None:
-        _run([*config_dir, *args.overrides], arguments)
+        _run(args, arguments)
         return 0
+    config_dir = _config_dir(args)
     overrides = checked(args.overrides)
     if several := next((o.input_line for o in parse(overrides) if o.is_sweep_override()), None):
         raise UsageError(f"{several}: --cfg and --info print one job; set a single value")
@@ -140,8 +172,18 @@ def _hydra(arguments: list[str]) -> int:
     return 0
 
 
-def _run(overrides: list[str], arguments: list[str]) -> None:
-    """Launch the jobs of a command."""
+def _config_dir(args: argparse.Namespace) -> list[str]:
+    """Return the override of ``--config-dir``, if it was given, after loading the plug-ins of the folder."""
+    from xclrun.compose.overrides import load_config_dir
+
+    return [] if args.config_dir is None else [load_config_dir(Path(args.config_dir), args.overrides)]
+
+
+def _run(args: argparse.Namespace, arguments: list[str], wait: bool = False) -> Sequence[Run]:
+    """Launch the jobs of a command; return their runs.
+
+    ``wait``: refuse launchers that return before the runs have ended.
+    """
     from xclrun.compose.jobs import command_jobs
     from xclrun.compose.space import Space
     from xclrun.launch.sweep import launch, make_launcher
@@ -151,14 +193,15 @@ def _run(overrides: list[str], arguments: list[str]) -> None:
     # The file of the sweep records the command, which `typed_command` reads from sys.argv.
     sys.argv = ["xclrun", "--multirun", *(a for a in arguments if a not in ("-m", "--multirun"))]
     try:
-        jobs, settings = command_jobs(overrides)
+        jobs, settings = command_jobs([*_config_dir(args), *args.overrides])
         launcher = make_launcher(settings)
+        if wait and not launcher.waits:
+            raise UsageError("hydra/launcher: returns before its runs have ended; set hydra.launcher.wait=true")
         if isinstance(jobs, Space):
             from xclrun.launch.search import search
 
-            search(jobs, launcher)
-        else:
-            launch(jobs, launcher)
+            return search(jobs, launcher)
+        return launch(jobs, launcher)
     finally:
         sys.argv = before
 
@@ -253,21 +296,27 @@ def _never(cfg: Any) -> None:
 
 def _report(error: BaseException) -> int:
     """Print an error as one line, and return its exit code."""
+    message, code = _explained(error)
+    if type(error).__name__ == "Stopped":
+        line(f"\nxclrun: {message}", important=True)
+    else:
+        print(f"xclrun: {message}", file=sys.stderr)
+    return code
+
+
+def _explained(error: BaseException) -> tuple[str, int]:
+    """Return the message of an error, one line, and its exit code."""
     if os.environ.get("XCLRUN_DEBUG"):
         print(redact(traceback.format_exc()), end="", file=sys.stderr)
     explained = _as_usage_error(error)
     if isinstance(explained, XclrunError):
-        print(f"xclrun: {_one_line(str(explained))}", file=sys.stderr)
-        return explained.exit_code
+        return _one_line(str(explained)), explained.exit_code
     if type(error).__name__ == "Stopped":
         saved = "no checkpoint is saved" if getattr(error, "at_once", False) else "finished work is saved"
-        line(f"\nxclrun: stopped by {error}; {saved}; re-run the same command to resume", important=True)
-        return 128 + getattr(error, "number", 0)
-    message = _one_line(str(error))
+        return f"stopped by {error}; {saved}; re-run the same command to resume", 128 + getattr(error, "number", 0)
     place = raised_in(error)
     advice = f"in {place}; XCLRUN_DEBUG=1 shows the traceback" if place else "XCLRUN_DEBUG=1 shows the traceback"
-    print(f"xclrun: {type(error).__name__}: {message} ({advice})", file=sys.stderr)
-    return 1
+    return f"{type(error).__name__}: {_one_line(str(error))} ({advice})", 1
 
 
 def _one_line(message: str) -> str:

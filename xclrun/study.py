@@ -4,29 +4,43 @@
     study = xclrun.load("outputs")
     study.measures(measure="F", order="mean")
 
-All values equal those of ``xclrun report --from runs``. Scores and measures are fractions.
+All values equal those of ``xclrun report --from-runs``. Scores and measures are fractions.
 """
 
 from __future__ import annotations
 
 import json
+import math
+import os
+import signal
+import subprocess
+import sys
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
-from xclrun.analysis.aggregate import COLUMNS, summarise
+import numpy as np
+
+from xclrun.analysis.aggregate import measures_of_runs, summarise
+from xclrun.analysis.columns import COLUMNS, QUANTITY, UNIT
 from xclrun.analysis.fewshot.scores import few_shot_scores, is_few_shot
 from xclrun.analysis.filters import filtered
+from xclrun.analysis.finished import with_references
 from xclrun.analysis.grouping import strategy_labels
-from xclrun.analysis.record import RunRecord
+from xclrun.analysis.measures import quantity
+from xclrun.analysis.record import COSTS, RunRecord
 from xclrun.analysis.records import read_gradients, read_predictions, read_records
 from xclrun.analysis.reference import References
 from xclrun.config.files import default_outputs
 from xclrun.core.errors import RunError, UsageError, did_you_mean
+from xclrun.core.identity import flat
 from xclrun.core.names import matching
+from xclrun.core.plugins import load_installed
 from xclrun.core.task import BY_SHORT, select_metrics
+from xclrun.core.version import PACKAGE
 from xclrun.store.rundir import UNREADABLE_RUN, RunDirectory
 from xclrun.store.sweeps import sweeps
 
@@ -38,24 +52,30 @@ if TYPE_CHECKING:
 
 
 class Study:
-    """The runs under an outputs directory.
+    """Runs of an outputs directory, as DataFrames and figures. `xclrun.load` and `xclrun.run` return a study.
 
-    Keyword arguments of its methods are filters: ``column=value``, or ``column=[values]``. Any other keyword is a
-    config key and selects runs, like ``report --filter``. Pass keys with dots as ``**{"trainer.epochs": 5}``.
+    Keyword arguments of its methods are filters: ``column=value``, or ``column=[values]`` with a list, range, array or
+    Series. Any other keyword is a config key and selects runs, like ``report --filter``. Pass keys with dots as
+    ``**{"trainer.epochs": 5}``. `xclrun.COLUMNS` describes the columns.
 
     Attributes:
         outputs: the directory set by ``paths.outputs``.
         records: runs of any status; measures and figures use finished runs only.
+        references: further runs, of the strategy ``lang_spec_ft``: transfer is computed from their scores, but they
+            have no rows.
     """
 
-    def __init__(self, outputs: Path, records: Sequence[RunRecord]) -> None:
+    def __init__(self, outputs: Path, records: Iterable[RunRecord], references: Iterable[RunRecord] = ()) -> None:
         self.outputs = outputs
         self.records = list({record.run_id: record for record in records}.values())
+        own = {record.run_id for record in self.records}
+        self.references = [record for record in references if record.run_id not in own]
 
     @classmethod
-    def read(cls, outputs: str | Path | None = None, metrics: Iterable[str] = ()) -> Study:
+    def read(cls, outputs: str | Path | None = None, metrics: str | Iterable[str] = ()) -> Study:
         """Read all runs under an outputs directory: see `xclrun.load`."""
-        select_metrics(metrics, "metrics")
+        load_installed()
+        select_metrics(_several(metrics), "metrics")
         folder = Path(outputs or default_outputs()).expanduser()
         if not folder.is_dir():
             raise UsageError(f"{folder}: directory not found; pass the directory set by paths.outputs")
@@ -76,21 +96,25 @@ class Study:
             lines.append(f"  {name + ':':<10}{', '.join(values[:8])}{more}")
         return "\n".join(lines)
 
+    def __getstate__(self) -> dict[str, Any]:
+        # Figures refer to local functions, which cannot be pickled.
+        return {key: value for key, value in vars(self).items() if key != "_plots"}
+
     def where(self, **filters: Any) -> Study:
-        """Return the runs with these config values, and their reference runs for transfer.
+        """Return the runs with these config values; their reference runs become `references`.
 
         ``strategy``, ``order``, ``dataset`` and ``model`` are matched by name.
 
         Raises:
             UsageError: no run has the key or the value.
         """
-        return self._with_references(self._filtered(filters)) if filters else self
+        return self._selected(self._filtered(filters)) if filters else self
 
     def _filtered(self, filters: Mapping[str, Any]) -> list[RunRecord]:
         return filtered(self.records, {key: set(_texts(value)) for key, value in filters.items()}, "")
 
     def sweep(self, name: str | None = None) -> Study:
-        """Return the runs of a sweep (default: the most recent), and their reference runs.
+        """Return the runs of a sweep (default: the most recent); further reference runs become `references`.
 
         Raises:
             UsageError: the sweep does not exist.
@@ -101,27 +125,58 @@ class Study:
         if name is not None and name not in runs:
             raise UsageError(f"{self.outputs}: unknown sweep '{name}'; {did_you_mean(name, runs)}")
         run_ids = runs[name or list(runs)[-1]]
-        return self._with_references([record for record in self.records if record.run_id in run_ids])
+        return self._selected([record for record in self.records if record.run_id in run_ids])
 
-    def _with_references(self, records: list[RunRecord]) -> Study:
-        return Study(self.outputs, records + References(self.records).needed_by(records))
+    def _selected(self, records: list[RunRecord]) -> Study:
+        return Study(self.outputs, records, References([*self.records, *self.references]).needed_by(records))
 
-    def runs(self, **filters: Any) -> pd.DataFrame:
-        """Return a row for each run, indexed by run ID: its settings, status and costs (`COSTS`)."""
+    def runs(self, config: bool | str | Iterable[str] = (), **filters: Any) -> pd.DataFrame:
+        """Return a row for each run, indexed by run ID: its settings, status and costs.
+
+        Args:
+            config: config keys, such as ``trainer.epochs``, or groups of keys, such as ``trainer``, to add as columns;
+                True: all keys. Lists become tuples; a key that a run lacks is missing (NaN or None).
+            filters: see `Study`.
+
+        Raises:
+            UsageError: no run has the key or the value.
+        """
         import pandas as pd
 
-        labels = strategy_labels(self.records)
         rows = [
             {
-                **_run_columns(record),
-                "label": labels[record.run_id],
+                **head,
+                "stream": record.stream,
                 "languages": " ".join(record.languages),
                 "status": record.status,
-                **record.costs,
+                **{name: record.costs.get(name, math.nan) for name in COSTS},
+            }
+            for record, head in self._heads()
+        ]
+        frame = self._where(pd.DataFrame(rows, columns=list(COLUMNS["runs"])), filters).set_index("run")
+        return frame.join(self._config(config)) if config else frame
+
+    def _config(self, keys: bool | str | Iterable[str]) -> pd.DataFrame:
+        """Return the values of config keys by run ID."""
+        import pandas as pd
+
+        settings = {
+            record.run_id: {
+                key: tuple(value) if isinstance(value, list) else value for key, value in flat(record.config)
             }
             for record in self.records
-        ]
-        return self._where(pd.DataFrame(rows, columns=None if rows else ["run"]), filters).set_index("run")
+        }
+        known = dict.fromkeys(key for values in settings.values() for key in values)
+        chosen = dict(known) if keys is True else dict[str, None]()
+        for text in [] if isinstance(keys, bool) else _several(keys):
+            below = [key for key in known if key == text or key.startswith(f"{text}.")]
+            if not below:
+                raise UsageError(f"config={text}: unknown key; {did_you_mean(str(text), known)}")
+            chosen.update(dict.fromkeys(below))
+        # Runs have columns for these keys.
+        chosen = {key: None for key in chosen if key not in COLUMNS["runs"]}
+        rows = [{key: values.get(key) for key in chosen} for values in settings.values()]
+        return pd.DataFrame(rows, index=pd.Index(list(settings), name="run"), columns=list(chosen))
 
     def scores(self, **filters: Any) -> pd.DataFrame:
         """Return the score matrices in long form: a row for each measured run, metric, hop and language.
@@ -132,19 +187,20 @@ class Study:
 
         rows = [
             {
-                **_run_columns(record),
+                **head,
                 "metric": metric,
                 "hop": hop,
                 "learnt": record.learnt[hop - 1] if hop else "",
                 "language": language,
                 "score": matrix[hop, column],
             }
-            for record in self.records
+            for record, head in self._heads()
             for metric, matrix in record.scores.items()
             for hop in range(record.hops + 1)
             for column, language in enumerate(record.languages)
         ]
-        return self._where(pd.DataFrame(rows).dropna(subset="score", ignore_index=True), filters)
+        frame = pd.DataFrame(rows, columns=list(COLUMNS["scores"]))
+        return self._where(frame.dropna(subset="score", ignore_index=True), filters)
 
     def matrix(self, run: str, metric: str | None = None) -> pd.DataFrame:
         """Return the score matrix R of a run: a row for each hop, from 0, and a column for each language.
@@ -166,18 +222,33 @@ class Study:
         return pd.DataFrame(record.scores[name], index=hops, columns=pd.Index(record.languages, name="language"))
 
     def measures(self, unpaired: bool = False, **filters: Any) -> pd.DataFrame:
-        """Return the measures of all strategies in long form, like a report's summary.csv.
+        """Return the means of the measures of all strategies in long form, like a report's summary.csv.
 
-        ``strategy`` is the label in tables. For few-shot runs, see `few_shot`.
+        ``strategy`` is the label in tables. Two further columns have the unit of the values and the direction. For
+        few-shot runs, see `few_shot`.
 
         Args:
             unpaired: average all runs of each strategy. Otherwise, average only the combinations of order,
                 seed and bucket that all strategies have finished, except those with much fewer runs.
             filters: see `Study`; runs are filtered before averaging, except reference runs.
         """
-        rows = {key: value for key, value in filters.items() if key in COLUMNS}
-        runs = self.where(**{key: value for key, value in filters.items() if key not in COLUMNS})
-        return _rows(summarise([record for record in runs.records if not is_few_shot(record)], unpaired), rows)
+        rows = {key: value for key, value in filters.items() if key in COLUMNS["measures"]}
+        runs = self.where(**{key: value for key, value in filters.items() if key not in rows})
+        return _rows(_with_quantities(summarise(runs._in_sequence, unpaired, runs.references)), rows)
+
+    def run_measures(self, **filters: Any) -> pd.DataFrame:
+        """Return the measures of each finished run in long form: a row for each run, metric, measure and language.
+
+        `measures` has their means. A value that a run lacks is NaN, and ``status`` gives the reason. Few-shot runs have
+        no measures.
+        """
+        import pandas as pd
+
+        heads = {record.run_id: head for record, head in self._heads()}
+        values = measures_of_runs(self._in_sequence, self.references)
+        rows = [{**heads[record.run_id], **value} for record, value in values]
+        frame = pd.DataFrame(rows, columns=[name for name in COLUMNS["run_measures"] if name not in QUANTITY])
+        return self._where(_with_quantities(frame.astype({"value": float})), filters)
 
     def few_shot(self, **filters: Any) -> pd.DataFrame:
         """Return the scores of the few-shot runs in long form, like a report's few_shot.csv."""
@@ -232,11 +303,13 @@ class Study:
         return _with_text(frame, directory) if text else frame
 
     def figures(self) -> list[str]:
-        """Return the names of the figures of these runs, for `figure`."""
-        return list(self._plots)
+        """Return the names of the figures that can be drawn of these runs, for `figure`."""
+        from xclrun.report.style import can_draw
+
+        return [name for name, plot in self._plots.items() if can_draw(plot.draw)]
 
     def figure(self, name: str) -> Figure:
-        """Draw a figure of the report.
+        """Draw a figure of the report; notebooks show it as SVG.
 
         Args:
             name: one of `figures`, or a unique part of it.
@@ -263,17 +336,32 @@ class Study:
         from xclrun.report.section import Options, Section, Sources
         from xclrun.report.strategies import ReportData, StrategySection
 
-        streams = [record for record in self.records if not is_few_shot(record)]
+        streams = self._in_sequence
         finished = [record for record in streams if record.finished]
         sources = Sources(
             predictions=lambda: read_predictions(self.outputs, finished, _warn),
             gradients=lambda: read_gradients(self.outputs, finished, _warn),
+            references=self.references,
         )
         data = ReportData(streams, sources=sources)
         sections: list[Section] = [StrategySection(comparison, data) for comparison in comparisons(streams)]
         few_shot = read_few_shot(self.outputs, self.records, lambda directory: thaw(directory).dataset)
         sections += few_shot_sections(self.records, few_shot, Options())
         return {plot.name: plot for section in sections for block in section.blocks for plot in block.plots}
+
+    @property
+    def _in_sequence(self) -> list[RunRecord]:
+        """The runs that have measures: all except few-shot runs."""
+        return [record for record in self.records if not is_few_shot(record)]
+
+    def _heads(self) -> list[tuple[RunRecord, dict[str, Any]]]:
+        """Return each run with the columns that name it."""
+        labels = strategy_labels(self.records)
+        names = ("dataset", "model", "strategy", "order", "seed", "shots", "bucket")
+        return [
+            (run, {"run": run.run_id, **{name: getattr(run, name) for name in names}, "label": labels[run.run_id]})
+            for run in self.records
+        ]
 
     def _record(self, run: str) -> RunRecord:
         by_id = {record.run_id: record for record in self.records}
@@ -289,9 +377,55 @@ class Study:
         return _rows(frame, columns)
 
 
-def _run_columns(record: RunRecord) -> dict[str, Any]:
-    names = ("dataset", "model", "strategy", "order", "seed", "shots", "bucket")
-    return {"run": record.run_id, **{name: getattr(record, name) for name in names}}
+def run(*arguments: str) -> Study:
+    """Run a command in another process: see `xclrun.run`."""
+    with TemporaryDirectory() as folder:
+        answer = Path(folder) / "answer.json"
+        # This process may have found xclrun in a folder that others do not search.
+        code = (
+            f"import sys; sys.path.append({str(PACKAGE.parent)!r}); from xclrun.cli import answer; sys.exit(answer())"
+        )
+        interrupted = False
+        with subprocess.Popen(
+            [sys.executable, "-c", code, str(answer), *arguments],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            env=os.environ | {"PYTHONIOENCODING": "utf-8"},
+            encoding="utf-8",
+            errors="replace",
+        ) as process:
+            while True:
+                try:
+                    # Printed here, since notebooks show only what their own process prints.
+                    for text in process.stdout or ():
+                        print(text, end="", flush=True)
+                    break
+                except KeyboardInterrupt:
+                    # The run saves a checkpoint and ends; a second interrupt ends it without waiting.
+                    interrupted = True
+                    process.send_signal(signal.SIGINT)
+        if interrupted:
+            raise KeyboardInterrupt
+        if not answer.is_file():
+            raise RunError(
+                f"the process of the runs ended with exit code {process.returncode} before they had finished"
+            )
+        content = json.loads(answer.read_text(encoding="utf-8"))
+    if "error" in content:
+        raise (UsageError if process.returncode == UsageError.exit_code else RunError)(content["error"])
+    outputs = Path(content["outputs"])
+    records = read_records(outputs, _warn, only=content["runs"])
+    others, _ = with_references(outputs, records, _warn)
+    return Study(outputs, records, References([*records, *others]).needed_by(records))
+
+
+def _with_quantities(frame: pd.DataFrame) -> pd.DataFrame:
+    """Add the unit of the values and the direction of each row's measure."""
+    pairs = list(zip(frame["metric"], frame["measure"], strict=True))
+    kinds = {pair: quantity(*pair) for pair in dict.fromkeys(pairs)}
+    units = [UNIT if kinds[pair].scale == 100 else kinds[pair].unit for pair in pairs]
+    return frame.assign(unit=units, higher_is_better=[kinds[pair].higher_is_better for pair in pairs])
 
 
 def _name(names: Sequence[str], number: Any) -> str | None:
@@ -323,12 +457,16 @@ def _rows(frame: pd.DataFrame, filters: Mapping[str, Any]) -> pd.DataFrame:
 
 
 def _several(value: Any) -> list[Any]:
-    return list(value) if isinstance(value, list | tuple | set | frozenset) else [value]
+    """Return the values of an argument, one or several (list, range, array, Series, …), as Python's own values."""
+    if isinstance(value, np.ndarray | np.generic):
+        value = value.tolist()
+    values = [value] if isinstance(value, str) or not isinstance(value, Iterable) else value
+    return [item.item() if isinstance(item, np.generic) else item for item in values]
 
 
 def _texts(value: Any) -> list[str]:
     """Return values as text, for `filtered`."""
-    return [item if isinstance(item, str) else json.dumps(item) for item in _several(value)]
+    return [item if isinstance(item, str) else json.dumps(item, default=str) for item in _several(value)]
 
 
 def _check(name: str, value: Any, available: Iterable[Any]) -> None:

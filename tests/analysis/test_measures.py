@@ -95,8 +95,8 @@ def test_a_measure_that_is_added_is_in_the_summary_tests_tables_page_and_mlflow(
 
 
 def test_names_are_unique_and_streams_known(best: Measure) -> None:
-    with pytest.raises(UsageError, match="FP_max: already registered"):
-        register(best)
+    with pytest.raises(UsageError, match="FP_min: already registered"):
+        register(replace(best, name="FP_min"))
     with pytest.raises(UsageError, match="measure FP2: unknown stream sequences; known: sequence"):
         register(replace(best, name="FP2", streams=("sequences",)))
     assert EXAMPLE[0] is R

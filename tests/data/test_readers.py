@@ -115,7 +115,7 @@ def test_one_more_reader_is_one_function(config: Config, tmp_path: Path) -> None
 @pytest.mark.usefixtures("numbers")
 def test_an_invalid_reader_is_refused() -> None:
     for name, gives, message in [
-        ("numbers", {"label"}, "^dataset reader 'numbers': this name is already registered"),
+        ("mini", {"label"}, "^dataset reader 'mini': this name is already registered"),
         ("other", set(), "^dataset reader 'other': gives=.*; list some of answers, label, tags"),
         ("other", {"class"}, "^dataset reader 'other': gives=.*; list some of answers, label, tags"),
     ]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike
 
+from xclrun.analysis.columns import SUMMARY
 from xclrun.analysis.grouping import config_settings, grouped, natural, strategy_labels
 from xclrun.analysis.measures import MEASURES, Absent, Measure, Measured, explain, headlines, measure, quantity
 from xclrun.analysis.record import RunRecord
@@ -28,10 +29,7 @@ from xclrun.core.task import BY_NAME, short_name
 if TYPE_CHECKING:
     import pandas as pd
 
-COLUMNS = (
-    "dataset", "model", "strategy", "order", "metric", "measure", "language",
-    "value", "std", "ci_low", "ci_high", "n", "status", "task", "ci_given",
-)  # fmt: skip
+COLUMNS = tuple(SUMMARY)
 MEAN = "mean"
 CONFIDENCE = 0.95
 
@@ -115,7 +113,9 @@ def without_finished_run(comparison: Comparison, records: Iterable[RunRecord]) -
     return {labels[run.run_id]: run for run in lacking if labels[run.run_id] not in comparison.strategies}
 
 
-def summarise(records: Iterable[RunRecord], unpaired: bool = False) -> pd.DataFrame:
+def summarise(
+    records: Iterable[RunRecord], unpaired: bool = False, references: Iterable[RunRecord] = ()
+) -> pd.DataFrame:
     """Average the measures of finished runs; values are fractions.
 
     Each (dataset, model, strategy label, order, metric, measure) has an aggregate row with an empty ``language``,
@@ -125,6 +125,7 @@ def summarise(records: Iterable[RunRecord], unpaired: bool = False) -> pd.DataFr
 
     Args:
         unpaired: average all runs of each strategy, not only the combinations that strategies share (see `compared`).
+        references: further reference runs for transfer, which get no rows.
 
     Returns:
         Columns `COLUMNS`.
@@ -141,17 +142,38 @@ def summarise(records: Iterable[RunRecord], unpaired: bool = False) -> pd.DataFr
     import pandas as pd
 
     records = list(records)
-    references = References(records)
     rows: list[tuple[Any, ...]] = []
+    for comparison, metric, names, measured in _measured(records, references):
+        rows += _metric_rows(comparison, metric, measured, unpaired, names)
+    frame = pd.DataFrame(rows, columns=list(COLUMNS))
+    return frame.astype(dict.fromkeys(("value", "std", "ci_low", "ci_high"), float) | {"n": int})
+
+
+def measures_of_runs(
+    records: Iterable[RunRecord], references: Iterable[RunRecord] = ()
+) -> Iterator[tuple[RunRecord, dict[str, Any]]]:
+    """Yield each value that `summarise` averages, as the run and the columns of `xclrun.analysis.columns`."""
+    for comparison, metric, _, measured in _measured(list(records), references):
+        for run in comparison.runs:
+            for (name, language), value in measured.get(run.run_id, {}).items():
+                number, status = (math.nan, f"n/a: {explain([value])}") if isinstance(value, Absent) else (value, "ok")
+                yield run, {
+                    "metric": metric, "measure": name, "language": language, "value": number, "status": status,
+                }  # fmt: skip
+
+
+def _measured(
+    records: Sequence[RunRecord], references: Iterable[RunRecord]
+) -> Iterator[tuple[Comparison, str, Collection[str], dict[str, Measured]]]:
+    """Yield each comparison and metric with the names of its measures, and run ID → measures."""
+    lookup = References([*records, *references])
     for comparison in comparisons(records):
         for metric in (*comparison.metrics, *comparison.supplementary):
             supplementary = metric in comparison.supplementary
             names = SUPPLEMENTARY if supplementary else MEASURES.keys()
             runs = [run for run in comparison.runs if metric in (run.scores if supplementary else run.metrics)]
-            measured = {run.run_id: measure(run, metric, references.scores(run, metric), names) for run in runs}
-            rows += _metric_rows(comparison, metric, measured, unpaired, names)
-    frame = pd.DataFrame(rows, columns=list(COLUMNS))
-    return frame.astype(dict.fromkeys(("value", "std", "ci_low", "ci_high"), float) | {"n": int})
+            measured = {run.run_id: measure(run, metric, lookup.scores(run, metric), names) for run in runs}
+            yield comparison, metric, names, measured
 
 
 def combinations(runs: Iterable[RunRecord], order: str = MEAN) -> dict[tuple[Any, ...], RunRecord]:

@@ -20,7 +20,7 @@ from xclrun.analysis.points import aultc, curve_forgetting, curve_intransigence
 from xclrun.analysis.record import STREAMS, RunRecord
 from xclrun.analysis.reference import reference_name
 from xclrun.core.errors import UsageError
-from xclrun.core.plugins import provides
+from xclrun.core.plugins import packaged, provides, replaces
 from xclrun.core.quantity import Quantity
 from xclrun.core.task import BY_NAME, Metric
 
@@ -152,7 +152,7 @@ MEASURES: dict[str, Measure] = {}
 
 def register(measure: Measure) -> Measure:
     """Check a measure and add it to `MEASURES`."""
-    if measure.name in MEASURES:
+    if measure.name in MEASURES and not replaces("measure", measure.name):
         raise UsageError(f"measure {measure.name}: already registered")
     if unknown := set(measure.streams) - STREAMS.keys():
         raise UsageError(f"measure {measure.name}: unknown stream {', '.join(unknown)}; known: {', '.join(STREAMS)}")
@@ -386,6 +386,7 @@ for _measure in (
 ):
     # Not `register`, which would check them at each start: the test suite checks the built-in measures.
     _add(_measure)
+packaged("measure", MEASURES)
 
 
 def _check(measure: Measure) -> None:

@@ -65,13 +65,15 @@ class Plugin:
 # Source → plug-in, in the order of loading.
 _loaded: dict[str, Plugin] = {}
 _loading: list[Plugin] = []
+# (kind, name) of registrations outside plug-ins, except xclrun's own: those of a notebook or a script.
+_outside: set[tuple[str, str]] = set()
 # Files of --plugin, as typed, and folders of --config-dir.
 _files: list[str] = []
 _folders: list[Path] = []
 
 
 def provides(kind: str, name: str, about: str | None = None) -> None:
-    """Record a registration for the plug-in that is being loaded; otherwise do nothing.
+    """Record a registration for the plug-in that is being loaded, if any.
 
     Args:
         about: description; lists show its first line.
@@ -79,6 +81,18 @@ def provides(kind: str, name: str, about: str | None = None) -> None:
     if _loading:
         (check_name if kind == "measure" else check_plain)(kind, name)
         _loading[-1].provides[kind, name] = (about or "").strip().partition("\n")[0]
+    else:
+        _outside.add((kind, name))
+
+
+def packaged(kind: str, names: Iterable[str]) -> None:
+    """Mark registrations as xclrun's own, which nothing replaces."""
+    _outside.difference_update((kind, name) for name in names)
+
+
+def replaces(kind: str, name: str) -> bool:
+    """Return whether a registration may replace an earlier one: both are outside plug-ins, as if a cell runs again."""
+    return not _loading and (kind, name) in _outside
 
 
 def provided(kind: str) -> dict[str, str]:

@@ -31,7 +31,7 @@ from typing import Any
 from xclrun.core import corpus_scores
 from xclrun.core.errors import UsageError, did_you_mean, require
 from xclrun.core.names import check_plain
-from xclrun.core.plugins import provides
+from xclrun.core.plugins import packaged, provides, replaces
 from xclrun.core.quantity import Quantity
 from xclrun.core.texts import reply
 
@@ -538,12 +538,18 @@ SETTINGS_READ: dict[str, tuple[str, ...]] = {"windows": ("windows",), "texts": (
 
 
 def register_metric(metric: Metric) -> Metric:
-    """Register a metric of tasks that do not name it. Training does not use it; reports compute it for all runs."""
+    """Register a metric of tasks that do not name it. Training does not use it; reports compute it for all runs.
+
+    A notebook or script may register a metric again; then load the runs again.
+    """
     if unknown := [name for name in metric.tasks if name not in TASKS]:
         raise UsageError(f"metric '{metric.name}': unknown task; {did_you_mean(unknown[0], TASKS)}")
     if metric.of is Scored.columns and not metric.tasks:
         raise UsageError(f"metric '{metric.name}': scores columns, so it needs the names of the tasks that have them")
     check_metric_names(metric)
+    former = next((other for other in FURTHER if other.name == metric.name), None)
+    if former is not None and replaces("metric", metric.name):
+        _forget([former])
     _check_collisions("", (metric,))
     if metric in FURTHER:
         raise UsageError(f"metric '{metric.name}': this name is already registered; choose another")
@@ -587,7 +593,8 @@ def register(task: Task) -> Task:
     """Register a task and its metrics, so that ``dataset.task=NAME`` selects it."""
     if not task.metrics(tagged=True):
         raise UsageError(f"task '{task.name}': needs a metric of labels, of tags, of answers or of its own columns")
-    if task.name in TASKS:
+    former = TASKS.get(task.name) if replaces("task", task.name) else None
+    if task.name in TASKS and former is None:
         raise UsageError(f"task '{task.name}': this name is already registered; choose another")
     units = {metric.unit: metric.name for metric in task.metrics(tagged=True)}
     if len(units) > 1:
@@ -603,6 +610,12 @@ def register(task: Task) -> Task:
                 f"task '{task.name}': its metric '{metric.name}' scores {metric.of.value}; "
                 f"the task predicts no {metric.of.value}"
             )
+    if former is not None:
+        del TASKS[former.name]
+        _forget(former.measured(tagged=True))
+        for column in former.columns:
+            if not any(column in other.columns for other in TASKS.values()):
+                del COLUMNS[column.name]
     for column in task.columns:
         if (other := COLUMNS.setdefault(column.name, column)) != column or column.name in EVERY_TASK:
             raise UsageError(
@@ -684,6 +697,17 @@ def _check_collisions(prefix: str, metrics: Iterable[Metric]) -> None:
                 )
 
 
+def _forget(metrics: Iterable[Metric]) -> None:
+    """Remove metrics that no registered task measures."""
+    measured = {m for task in (*TASKS.values(), WORD_TAGS, TEXT_ANSWERS) for m in task.measured(tagged=True)}
+    for metric in metrics:
+        if metric not in measured:
+            METRICS.remove(metric)
+            del BY_NAME[metric.name], BY_SHORT[metric.short]
+            if metric in FURTHER:
+                FURTHER.remove(metric)
+
+
 def _list(metric: Metric) -> None:
     if metric not in METRICS:
         METRICS.append(metric)
@@ -728,6 +752,8 @@ TEXT_TO_TEXT = register(
 TEXT_ANSWERS = _add_metrics(
     replace(TEXT_TO_TEXT, beside=(TEXT_ANSWER_EXACT, *(m for m in TEXT_TO_TEXT.beside if m is not TEXT_EXACT)))
 )
+
+packaged("task", TASKS)
 
 TAGS_ARE = ("spans", "words")
 

@@ -15,7 +15,7 @@ import numpy as np
 
 from xclrun.config.schema import ModelConfig
 from xclrun.core.errors import UsageError, did_you_mean
-from xclrun.core.plugins import provides
+from xclrun.core.plugins import packaged, provides, replaces
 from xclrun.core.task import OPTIONAL_SETTINGS, SETTINGS_READ, Task
 from xclrun.data.batches import Encoded
 from xclrun.data.encode import encode as encode_words
@@ -54,7 +54,7 @@ ENCODINGS: dict[str, Encoding] = {}
 
 def register(name: str, encoding: Encoding) -> None:
     """Register an encoding under the name that tasks use."""
-    if name in ENCODINGS:
+    if name in ENCODINGS and not replaces("encoding", name):
         raise UsageError(f"encoding '{name}': this name is already registered; choose another")
     if unknown := [key for key in encoding.settings if key not in OPTIONAL_SETTINGS]:
         raise UsageError(
@@ -115,3 +115,4 @@ register(
         encode_texts, whole=False, settings=SETTINGS_READ["texts"], check=check_texts, by_split=True, as_written=True
     ),
 )
+packaged("encoding", ENCODINGS)

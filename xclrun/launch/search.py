@@ -251,8 +251,8 @@ def search_forecast(search: Search, width: int | None = None) -> tuple[dict[str,
     return {"search": about, "trial": asdict(trial), "total": asdict(total), "notes": warnings}, "\n".join(text)
 
 
-def search(space: Space, launcher: Launcher) -> None:
-    """Run all trials of a search; print the best setting on dev."""
+def search(space: Space, launcher: Launcher) -> Sequence[Run]:
+    """Run all trials of a search; print the best setting on dev. Returns the runs of all trials."""
     with if_slow("xclrun: reading the data and planning …", terminal_only=True):
         planned = plan_search(space, launcher)
     launcher.check_runs(planned.probe)
@@ -264,7 +264,9 @@ def search(space: Space, launcher: Launcher) -> None:
             f"{planned.name}: already running ({lease.owner()}); `xclrun status {planned.name}` shows its progress"
         )
     with lease.held(mine):
-        _Searching(planned, launcher).run()
+        searching = _Searching(planned, launcher)
+        searching.run()
+    return [run for runs in searching.runs.values() for run in runs]
 
 
 class _Searching:

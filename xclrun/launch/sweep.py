@@ -166,10 +166,10 @@ def make_launcher(settings: Mapping[str, Any]) -> Launcher:
     return launcher(**{key: value for key, value in settings.items() if key != "_target_"})
 
 
-def launch(composed: Sequence[Composed], launcher: Launcher) -> None:
+def launch(composed: Sequence[Composed], launcher: Launcher) -> Sequence[Run]:
     """Plan, validate, announce and record the jobs of a command as a sweep, and pass it to the launcher.
 
-    A failed run does not stop the others. Finished runs are skipped.
+    A failed run does not stop the others. Finished runs are skipped. Returns all runs of the command.
     """
     launcher.check()
     with if_slow("xclrun: reading the data and planning …", terminal_only=True):
@@ -183,6 +183,7 @@ def launch(composed: Sequence[Composed], launcher: Launcher) -> None:
     # A killed command may not have released what its finished runs do not keep.
     release(sweep.runs)
     launcher.do(sweep, unfinished)
+    return sweep.runs
 
 
 def release(runs: Sequence[Run]) -> None:

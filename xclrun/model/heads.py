@@ -26,7 +26,7 @@ from torch.nn import functional
 from torchcrf import CRF
 
 from xclrun.core.errors import UsageError, did_you_mean
-from xclrun.core.plugins import provides
+from xclrun.core.plugins import packaged, provides, replaces
 from xclrun.core.task import Scored
 from xclrun.data.batches import Batch, Encoded
 from xclrun.data.example import Example, Targets
@@ -339,7 +339,7 @@ def register(name: str) -> Callable[[AnyHead], AnyHead]:
     """Register a class of heads under the name that tasks use (`Task.head`)."""
 
     def decorate(cls: AnyHead) -> AnyHead:
-        if name in HEADS:
+        if name in HEADS and not replaces("head", name):
             raise UsageError(f"head '{name}': this name is already registered; choose another")
         HEADS[name] = cls
         provides("head", name, cls.__doc__)
@@ -548,3 +548,6 @@ def _word_tags(predicted: list[int], gold: list[int], names: Sequence[str]) -> l
     outside = names.index("O") if "O" in names else 0
     pairs = zip(predicted, gold, strict=True)
     return [outside if tag == tail else tag for tag, target in pairs if target != tail]
+
+
+packaged("head", HEADS)

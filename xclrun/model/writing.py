@@ -21,6 +21,7 @@ from torch.nn import functional
 
 from xclrun.config.schema import LossPer, TextConfig
 from xclrun.core.errors import UsageError
+from xclrun.core.plugins import packaged
 from xclrun.data.batches import Batch, Encoded
 from xclrun.data.example import Example, Targets
 from xclrun.data.texts import CUT_TARGET, shortened, written
@@ -184,3 +185,6 @@ class Writer(Head):
             ]
             columns["ended"] = values["ended"][:n].tolist()
         return columns
+
+
+packaged("head", ["writer"])

@@ -67,6 +67,7 @@ class Sources:
         few_shot: data of the few-shot runs.
         commands: run ID → the command line that started it, to suggest commands for missing runs.
         excluded: run ID → state (``damaged``, ``lost``, …) and reason, of runs that cannot be used.
+        references: further reference runs for transfer, which the report does not show.
         mirrored: IDs of the runs that were read from a tracker, because their files are not in the outputs directory.
     """
 
@@ -77,6 +78,7 @@ class Sources:
     few_shot: FewShotData | None = None
     commands: Mapping[str, str] = field(default_factory=dict)
     excluded: Mapping[str, tuple[str, str]] = field(default_factory=dict)
+    references: Sequence[RunRecord] = ()
     mirrored: Collection[str] = ()
 
 

@@ -55,11 +55,11 @@ class ReportData:
 
     @cached_property
     def frame(self) -> pd.DataFrame:
-        return summarise(self.records, self.options.unpaired)
+        return summarise(self.records, self.options.unpaired, self.sources.references)
 
     @cached_property
     def references(self) -> References:
-        return References(self.records)
+        return References([*self.records, *self.sources.references])
 
     @cached_property
     def predictions(self) -> Mapping[str, Predictions]:

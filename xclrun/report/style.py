@@ -6,7 +6,8 @@ import io
 import math
 import re
 import textwrap
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from contextvars import ContextVar
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -48,6 +49,8 @@ FEW = 8  # with more classes, cells of a confusion matrix have no numbers
 TIP = "tip:"
 # SVG attribute that holds the figure's title; also the CSS class of the SVG group in which the title is drawn.
 TITLE = "data-title"
+# Settings of matplotlib for SVG files: equal figures give equal bytes, and text is text, to be searched and edited.
+SVG = {"svg.hashsalt": "xclrun", "svg.fonttype": "none"}
 
 
 def score_label(metric: str, runs: Iterable[RunRecord]) -> str:
@@ -143,10 +146,34 @@ def short(names: Sequence[str]) -> bool:
 
 
 def figure_of(width: float, height: float) -> Figure:
-    """Return a figure of ``width`` × ``height`` inches with automatic layout."""
-    from matplotlib.figure import Figure
+    """Return a figure of ``width`` × ``height`` inches with automatic layout.
 
-    return Figure(figsize=(width, height), layout="constrained")
+    Functions that draw a figure call this once they know that they have data; `can_draw` relies on it.
+    """
+    if _asked.get():
+        raise _HasData
+    from xclrun.report.notebook import NotebookFigure
+
+    return NotebookFigure(figsize=(width, height), layout="constrained")
+
+
+class _HasData(Exception):
+    """There are data to draw; raised instead of drawing them."""
+
+
+# Whether drawing functions are only asked whether they have data.
+_asked: ContextVar[bool] = ContextVar("asked", default=False)
+
+
+def can_draw(draw: Callable[[], Figure | None]) -> bool:
+    """Return whether a function has data to draw, without drawing them, which can take seconds."""
+    token = _asked.set(True)
+    try:
+        return draw() is not None
+    except _HasData:
+        return True
+    finally:
+        _asked.reset(token)
 
 
 def plain(axes: Axes, across: str = "", up: str = "") -> None:
@@ -291,22 +318,27 @@ def save(figure: Figure, folder: Path, name: str, further: Sequence[str] = ()) -
         path = folder / f"{slug(name)}.{suffix}"
         buffer = io.BytesIO()
         metadata = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}.get(suffix, {})
-        # Keep text as text, to be searched and edited.
-        with rc_context({"svg.hashsalt": "xclrun", "svg.fonttype": "none", "pdf.fonttype": 42}):
+        # Keep text as text in PDF files, too.
+        with rc_context(SVG | {"pdf.fonttype": 42}):
             figure.dpi = POINTS if suffix == "svg" else DPI
             # Print directly, since `savefig` would draw the settled layout twice.
             canvas = get_registered_canvas_class(suffix)(figure)
             getattr(canvas, f"print_{suffix}")(buffer, metadata=metadata)
         content = buffer.getvalue()
         if suffix == "svg":
-            # Turn the group IDs set by `tip` into SVG titles, and mark the group of the figure's title.
-            svg = re.sub(rf'<g id="{TIP}([^"]*)">', r"<g><title>\1</title>", content.decode())
+            svg = with_tooltips(content.decode())
+            # Mark the group of the figure's title.
             svg = svg.replace(f'<g id="{TITLE}">', f'<g class="{TITLE}">')
             attribute = escape(title.replace("\n", " "))
             content = (svg.replace("<svg ", f'<svg {TITLE}="{attribute}" ', 1) if title else svg).encode()
         atomic_write(path, content)
         paths.append(path)
     return paths
+
+
+def with_tooltips(svg: str) -> str:
+    """Turn the group IDs set by `tip` into SVG titles."""
+    return re.sub(rf'<g id="{TIP}([^"]*)">', r"<g><title>\1</title>", svg)
 
 
 def settle(figure: Figure) -> None:

@@ -20,7 +20,7 @@ from typing import Any, TypeVar, get_args
 from xclrun.config.schema import StrategyConfig
 from xclrun.core.errors import UsageError, did_you_mean
 from xclrun.core.identity import NESTED
-from xclrun.core.plugins import place, provides
+from xclrun.core.plugins import place, provides, replaces
 from xclrun.strategy.base import (
     Context,
     Length,
@@ -95,6 +95,8 @@ STRATEGIES = _Strategies()
 def register(cls: Class) -> Class:
     """Add a strategy from outside the package under its `name`; usable as a decorator.
 
+    A notebook or script may register a strategy again. Runs need a plug-in: a file or an installed package.
+
     Raises:
         UsageError: the class is not a strategy, its name is missing or taken, its settings type is not a dataclass
             that extends `StrategyConfig`, or a method looks like a misspelled hook.
@@ -104,7 +106,7 @@ def register(cls: Class) -> Class:
     title, name = place(cls), vars(cls).get("name")
     if not isinstance(name, str) or not name:
         raise UsageError(f"{title}: the class sets no name; add name = 'my_strategy'")
-    if name in STRATEGIES:
+    if name in STRATEGIES and not replaces("strategy", name):
         raise UsageError(f"{title}: the name '{name}' is already taken; choose another name")
     _check_settings(cls, title)
     _check_names(cls, title)

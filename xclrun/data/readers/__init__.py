@@ -16,7 +16,7 @@ from typing import Any
 
 from xclrun.config.schema import DatasetConfig
 from xclrun.core.errors import UsageError, did_you_mean
-from xclrun.core.plugins import provides
+from xclrun.core.plugins import packaged, provides, replaces
 from xclrun.core.task import task_of
 from xclrun.data.example import Example
 from xclrun.data.readers.collect import Notes, Parse, Place, Splits, read_files
@@ -57,7 +57,7 @@ READERS: dict[str, Reader] = {}
 
 def register(name: str, reader: Reader) -> None:
     """Make a reader available as ``dataset.reader=name``."""
-    if name in READERS:
+    if name in READERS and not replaces("dataset", name):
         raise UsageError(f"dataset reader '{name}': this name is already registered; choose another")
     if not reader.gives or not reader.gives <= COLUMNS:
         columns = ", ".join(map(str, reader.gives)) or "nothing"
@@ -158,3 +158,4 @@ def read(cfg: DatasetConfig) -> tuple[Splits, Notes]:
 
 for _module in pkgutil.iter_modules(__path__):
     importlib.import_module(f"{__name__}.{_module.name}")
+packaged("dataset", READERS)
