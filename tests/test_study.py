@@ -476,6 +476,24 @@ def test_a_prediction_file_that_was_changed_is_refused(study: Study, outputs: Pa
         other.predictions(run)
 
 
+def test_the_stored_outputs_of_the_notebook_are_of_the_demo_that_the_pages_show() -> None:
+    root = Path(__file__).parents[1]
+    cells = json.loads((root / "docs" / "notebook.ipynb").read_text(encoding="utf-8"))["cells"]
+    texts = ["".join(cell["outputs"][0]["data"]["text/plain"]) for cell in cells if cell["cell_type"] == "code"]
+    [means], [matrix] = ([text for text in texts if text.startswith(start)] for start in ("measure ", "language "))
+    readme = (root / "README.md").read_text(encoding="utf-8")
+    shown = dict(re.findall(r"^(naive|er) .*?([\d.]+) ± ", readme, re.MULTILINE))
+    first = means.partition("slot_f1")[0]
+    stored = dict(re.findall(r"(naive|er) +([\d.]+)", first))
+    assert {name: f"{float(percent) / 100:.3f}" for name, percent in shown.items()} == stored
+    tutorial = (root / "docs" / "tutorial.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\d +\S+ +(?:before|trained) +(.*)$", tutorial, re.MULTILINE)[:7]
+    percents = [[float(value) for value in row.split()] for row in rows]
+    fractions = [[100 * float(value) for value in line.split()[1:]] for line in matrix.splitlines()[2:]]
+    np.testing.assert_allclose(percents, fractions, atol=0.051)
+    assert np.shape(percents) == (7, 6)
+
+
 def test_the_notebook_and_the_page_run(outputs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each code cell of docs/notebook.ipynb and each block of docs/python.md, one after another."""
     docs = Path(__file__).parents[1] / "docs"

@@ -628,8 +628,9 @@ def test_interrupted_run_keeps_one_value_for_each_step(outputs: Path) -> None:
         execute(run, Stopper(), stop)
     # Times are in seconds: it began an hour ago.
     manifest = run.directory.read_manifest()
-    began = datetime.fromisoformat(manifest["started"]) - timedelta(hours=1)
-    run.directory.write_manifest(manifest | {"started": began.isoformat()})
+    # Not `fromisoformat`, which reads no offset +0000 before Python 3.11.
+    began = datetime.strptime(manifest["started"], "%Y-%m-%dT%H:%M:%S%z") - timedelta(hours=1)
+    run.directory.write_manifest(manifest | {"started": began.strftime("%Y-%m-%dT%H:%M:%S%z")})
     mirror = Mirror(outputs, TrackingConfig())
     assert mirror.send_all() == 1
     assert content(mirror)[run.id]["status"] == "KILLED"
