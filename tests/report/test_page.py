@@ -17,7 +17,7 @@ from xclrun.analysis.record import RunRecord
 from xclrun.command.report import _of_paper
 from xclrun.report.page import _drawn
 from xclrun.report.part import Plot
-from xclrun.report.style import TIP
+from xclrun.report.svg import TIP
 from xclrun.report.tables import Table
 from xclrun.report.write import write_report
 

@@ -7,7 +7,7 @@ import io
 from matplotlib import rc_context
 from matplotlib.figure import Figure
 
-from xclrun.report.style import SVG, with_tooltips
+from xclrun.report.svg import SETTINGS, with_tooltips
 
 
 class NotebookFigure(Figure):
@@ -15,7 +15,7 @@ class NotebookFigure(Figure):
 
     def _repr_svg_(self) -> str:
         buffer = io.StringIO()
-        with rc_context(SVG):
+        with rc_context(SETTINGS):
             self.savefig(buffer, format="svg", metadata={"Date": None})
         svg = buffer.getvalue()
         # Without the XML declaration: notebooks embed the element in a page.

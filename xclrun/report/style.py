@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import math
-import re
 import textwrap
 from collections.abc import Callable, Iterable, Sequence
 from contextvars import ContextVar
@@ -15,6 +14,7 @@ from xclrun.analysis.measures import MEASURES, quantity
 from xclrun.core.names import escape, slug
 from xclrun.core.quantity import Quantity
 from xclrun.core.task import BY_NAME
+from xclrun.report.svg import SETTINGS, TIP, with_tooltips
 from xclrun.store.files import atomic_write
 
 if TYPE_CHECKING:
@@ -46,11 +46,8 @@ WIDEST = 14.0  # maximum total width in inches of the panels in a row; a wider r
 MOST = 16  # with more languages, heatmaps omit numbers, curves show means, and tables have a row per language
 ORDERS = 12  # maximum number of orders with a panel in a figure
 FEW = 8  # with more classes, cells of a confusion matrix have no numbers
-TIP = "tip:"
 # SVG attribute that holds the figure's title; also the CSS class of the SVG group in which the title is drawn.
 TITLE = "data-title"
-# Settings of matplotlib for SVG files: equal figures give equal bytes, and text is text, to be searched and edited.
-SVG = {"svg.hashsalt": "xclrun", "svg.fonttype": "none"}
 
 
 def score_label(metric: str, runs: Iterable[RunRecord]) -> str:
@@ -319,7 +316,7 @@ def save(figure: Figure, folder: Path, name: str, further: Sequence[str] = ()) -
         buffer = io.BytesIO()
         metadata = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}.get(suffix, {})
         # Keep text as text in PDF files, too.
-        with rc_context(SVG | {"pdf.fonttype": 42}):
+        with rc_context(SETTINGS | {"pdf.fonttype": 42}):
             figure.dpi = POINTS if suffix == "svg" else DPI
             # Print directly, since `savefig` would draw the settled layout twice.
             canvas = get_registered_canvas_class(suffix)(figure)
@@ -334,11 +331,6 @@ def save(figure: Figure, folder: Path, name: str, further: Sequence[str] = ()) -
         atomic_write(path, content)
         paths.append(path)
     return paths
-
-
-def with_tooltips(svg: str) -> str:
-    """Turn the group IDs set by `tip` into SVG titles."""
-    return re.sub(rf'<g id="{TIP}([^"]*)">', r"<g><title>\1</title>", svg)
 
 
 def settle(figure: Figure) -> None:
