@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
+from typing import Any
 
 TIP = "tip:"
 # Settings of matplotlib: equal figures give equal bytes, and text is text, to be searched and edited.
-SETTINGS = {"svg.hashsalt": "xclrun", "svg.fonttype": "none"}
+SETTINGS: dict[Any, Any] = {"svg.hashsalt": "xclrun", "svg.fonttype": "none"}
 
 
 def with_tooltips(svg: str) -> str:
