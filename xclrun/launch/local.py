@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import takewhile
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from xclrun.config.checks import TRACKERS
 from xclrun.config.schema import Device
@@ -17,7 +18,9 @@ from xclrun.core.terminal import line, note
 from xclrun.launch.sweep import Launcher, Sweep, conclude
 from xclrun.plan import Run
 from xclrun.plan.checks import check_ranks
-from xclrun.tracking.background import BackgroundMirror
+
+if TYPE_CHECKING:
+    from xclrun.tracking.background import BackgroundMirror
 
 
 @dataclass(frozen=True)
@@ -80,6 +83,9 @@ class Local(Launcher):
             check_ranks(run.config, ranks)
 
     def do(self, sweep: Sweep, unfinished: Sequence[Run]) -> None:
+        # `xclrun plan` uses the launcher, but sends nothing.
+        from xclrun.tracking.background import BackgroundMirror
+
         started, ids = time.monotonic(), [run.id for run in sweep.runs]
         with BackgroundMirror(sweep.outputs, sweep.tracking, ids) as mirror:
             if unfinished:
