@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
 
+from xclrun.data import transfer
 from xclrun.data.batches import Encoded, Ragged
 from xclrun.data.packing import Packing
-from xclrun.data.transfer import ALIGNED, packed, to_device, unpacked
+from xclrun.data.transfer import ALIGNED, in_blocks, moved, packed, to_device, unpacked
+from xclrun.store.tensors import load_tensors, save_tensors
 
 
 @pytest.mark.parametrize("fixed", [False, True])
@@ -68,6 +72,33 @@ def test_tensors_of_all_types_and_shapes_come_out_of_one_copy_as_they_went_in() 
         assert torch.equal(result[name], tensor), name
     # Of a CPU they are the same tensors.
     assert all(to_device(values, "cpu")[name] is tensor for name, tensor in values.items())
+
+
+def test_copies_between_devices_are_in_blocks_of_limited_size(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The other device has no values (``meta``): which tensors are copied together, and where each lies, is tested."""
+    monkeypatch.setattr(transfer, "BLOCK", 100)
+    sizes = {"a": 10, "large": 40, "b": 10, "c": 12, "d": 2}
+    values = {name: torch.zeros(size, requires_grad=True) for name, size in sizes.items()}
+    values["there"] = torch.zeros(30, device="meta")
+    blocks = [*in_blocks(values, "meta")]
+    assert [[*block] for block in blocks] == [["there"], ["a"], ["large"], ["b", "c", "d"]]
+    assert {name: t.shape for name, t in moved(values, "meta").items()} == {name: t.shape for name, t in values.items()}
+    assert all(t.device.type == "meta" and not t.requires_grad for block in blocks for t in block.values())
+    # One copy for a block.
+    assert len({t.untyped_storage().nbytes() for t in blocks[3].values()}) == 1
+    # Tensors of the device are not copied, and nothing yields no block.
+    [block] = in_blocks({"a": values["a"]}, "cpu")
+    assert block["a"].data_ptr() == values["a"].data_ptr()
+    assert not [*in_blocks({}, "cpu")]
+
+
+def test_tensors_of_one_block_can_be_saved(tmp_path: Path) -> None:
+    """As they come from a GPU: views of one tensor."""
+    values = {"w": torch.randn(3, 5), "i": torch.tensor([1, 2**40]), "flag": torch.tensor([True])}
+    save_tensors(tmp_path / "block", unpacked(*packed(values)))
+    save_tensors(tmp_path / "single", values)
+    assert (tmp_path / "block").read_bytes() == (tmp_path / "single").read_bytes()
+    assert all(torch.equal(load_tensors(tmp_path / "block")[name], tensor) for name, tensor in values.items())
 
 
 def test_rows_of_words_are_those_that_the_mask_selects() -> None:

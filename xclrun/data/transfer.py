@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -10,6 +10,8 @@ if TYPE_CHECKING:
 
 # Alignment of each tensor in bytes, enough for every dtype.
 ALIGNED = 16
+# Maximum bytes of the tensors that `in_blocks` copies together.
+BLOCK = 1 << 26
 
 # Name → type, shape and offset of the first byte.
 Places = dict[str, tuple["torch.dtype", tuple[int, ...], int]]
@@ -27,6 +29,41 @@ def to_device(tensors: Mapping[str, torch.Tensor], device: torch.device | str) -
     # The pinned memory may be freed here: the allocator reuses it only after the copy.
     together, places = packed(tensors, pinned=True)
     return unpacked(together.to(device, non_blocking=True), places)
+
+
+def in_blocks(tensors: Mapping[str, torch.Tensor], device: torch.device | str) -> Iterator[dict[str, torch.Tensor]]:
+    """Yield all tensors on ``device``, copied in blocks of at most `BLOCK` bytes, or of one tensor.
+
+    A GPU is waited for once per block instead of once per tensor, and needs memory for one block only. Tensors that
+    are on the device already are not copied.
+    """
+    import torch
+
+    kind = torch.device(device).type
+    block, size = dict[str, torch.Tensor](), 0
+    if present := {name: tensor.detach() for name, tensor in tensors.items() if tensor.device.type == kind}:
+        yield present
+    for name, tensor in tensors.items():
+        if name in present:
+            continue
+        if block and size + tensor.nbytes > BLOCK:
+            yield _moved(block, device)
+            block, size = {}, 0
+        block[name], size = tensor.detach(), size + tensor.nbytes
+    if block:
+        yield _moved(block, device)
+
+
+def moved(tensors: Mapping[str, torch.Tensor], device: torch.device | str) -> dict[str, torch.Tensor]:
+    """Return all tensors on ``device``; see `in_blocks`."""
+    return {name: tensor for block in in_blocks(tensors, device) for name, tensor in block.items()}
+
+
+def _moved(block: Mapping[str, torch.Tensor], device: torch.device | str) -> dict[str, torch.Tensor]:
+    if len(block) == 1:
+        return {name: tensor.to(device) for name, tensor in block.items()}
+    together, places = packed(block)
+    return unpacked(together.to(device), places)
 
 
 def copy_to_host(tensors: Mapping[str, torch.Tensor]) -> Callable[[], dict[str, torch.Tensor]]:

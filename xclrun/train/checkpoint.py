@@ -16,6 +16,7 @@ from typing import Any
 
 from torch import Tensor
 
+from xclrun.data.transfer import moved
 from xclrun.store.files import TEMPORARY, sha256, sync_directory, writing
 from xclrun.store.tensors import load_tensors, save_tensors
 
@@ -72,7 +73,7 @@ class Checkpoints:
             self.folder.mkdir(parents=True, exist_ok=True)
             temporary = self.folder / f"{TEMPORARY}{os.getpid()}"
             try:
-                save_tensors(temporary, tensors, metadata)
+                save_tensors(temporary, moved(tensors, "cpu"), metadata)
                 path = self.folder / f"{facts['step']:09d}-{sha256(temporary)}.safetensors"
                 with temporary.open("rb") as file:
                     os.fsync(file.fileno())

@@ -23,6 +23,7 @@ from xclrun.config.schema import Selection, SlotF1
 from xclrun.core.errors import RunError, UsageError
 from xclrun.core.identity import derive
 from xclrun.data.batches import EVEN_PIECES, Batch, Encoded
+from xclrun.data.transfer import in_blocks
 from xclrun.model.heads import Head
 from xclrun.model.network import has_adapters, takes_masks
 from xclrun.scores.base_scores import selection_score
@@ -114,7 +115,8 @@ def _copied(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 def load_weights(model: nn.Module, tensors: Mapping[str, Tensor]) -> None:
     """Load some or all weights of a model, by name."""
-    model.load_state_dict({**model.state_dict(), **tensors})
+    for block in in_blocks(tensors, next(model.parameters()).device):
+        model.load_state_dict({**model.state_dict(), **block})
 
 
 class HopTraining:

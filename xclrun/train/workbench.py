@@ -22,6 +22,7 @@ from xclrun.core.identity import derive, hands_on
 from xclrun.core.stream import Hop
 from xclrun.data.batches import Batch, Encoded
 from xclrun.data.encode import word_numbers
+from xclrun.data.transfer import moved
 from xclrun.model.heads import Limits, Prediction
 from xclrun.model.network import Model, build, store_frozen_in_bf16
 from xclrun.plan import Run
@@ -80,7 +81,7 @@ def save_state(folder: Path, files: tuple[str, str], state: State) -> None:
     """Write a strategy's state into a folder of the store."""
     write_json(folder / files[0], state.facts)
     if state.tensors:
-        save_tensors(folder / files[1], state.tensors)
+        save_tensors(folder / files[1], moved(state.tensors, "cpu"))
 
 
 def load_state(folder: Path, files: tuple[str, str]) -> State:
@@ -304,10 +305,11 @@ class Workbench:
         hands_over = trainer.optimizer_state is OptimizerState.kept and hands_on(hop, self.run.stream)
 
         def write(folder: Path) -> None:
-            save_tensors(folder / "weights.safetensors", self.stored_weights(hop))
+            save_tensors(folder / "weights.safetensors", moved(self.stored_weights(hop), "cpu"))
             if hands_over:
                 # Store the state after the last update, even if an earlier epoch was selected.
-                save_tensors(folder / OPTIMIZER, optimizer_state(training.optimizer, self.model))
+                state = optimizer_state(training.optimizer, self.model)
+                save_tensors(folder / OPTIMIZER, moved(state, "cpu"))
             if points is not None:
                 points.write(folder, counters["points"])
             for observer in observers.values():

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, ClassVar, TypeVar
 
 from xclrun.core.errors import UsageError
 from xclrun.core.stream import Hop, Stream
+from xclrun.data.transfer import in_blocks, moved
 from xclrun.strategy.base import Context, Library, Parameters, Plan, Settings, Strategy
 
 if TYPE_CHECKING:
@@ -94,7 +95,7 @@ class LanguageParameters(Strategy[Settings]):
         if language not in self.cache:
             tensors = self.library.tensors(self.hop_of[language], list(self.initial))
             device = next(model.parameters()).device
-            self.cache[language] = {name: tensor.to(device) for name, tensor in tensors.items()}
+            self.cache[language] = moved(tensors, device)
         return with_weights(model, self.cache[language], function)
 
     def for_language(self, language: str, seen: Sequence[str]) -> None:
@@ -106,5 +107,6 @@ class LanguageParameters(Strategy[Settings]):
 
     def _choose(self, values: Mapping[str, Tensor]) -> None:
         tensors = self.model.state_dict()
-        for name, value in values.items():
-            tensors[name].copy_(value)
+        for block in in_blocks(values, next(self.model.parameters()).device):
+            for name, value in block.items():
+                tensors[name].copy_(value)
