@@ -18,7 +18,6 @@ from tests.conftest import some
 from tests.model.decoders import language_model, tokenizer, write_decoder
 from tests.train.conftest import predicted, stopped
 from tests.train.test_average import averaged
-from tests.train.test_average import rows as averages
 from xclrun.config.schema import ModelConfig
 from xclrun.core import errors
 from xclrun.core.errors import UsageError
@@ -279,9 +278,7 @@ def test_a_stopped_run_resumes_to_equal_predictions(make_text_run: Make, do: Mak
     assert predicted(run) == predicted(whole)
 
 
-@pytest.mark.full
-def test_the_average_of_the_last_point_alone_is_the_hops_end(make_text_run: Make, do: Make) -> None:
+def test_updates_are_not_averaged(make_text_run: Make) -> None:
     keeping = ("evaluate.every_examples=4", "evaluate.keep_points=all", "trainer.selection=last")
-    run = do(make_text_run("strategy=inc_lora", "order=[en,de]", *keeping))
-    for hop, path in enumerate(some(averaged(run, 1)), start=1):
-        assert averages(path) == averages(run.directory.predictions(hop))
+    with pytest.raises(UsageError, match=r"^--last 1: inc_lora adds parameters or"):
+        averaged(make_text_run("strategy=inc_lora", "order=[en,de]", *keeping), 1)

@@ -83,7 +83,12 @@ def _tokenizer(source: Path) -> Any:
             if kind == CONTROL
         ]
     )
-    tokenizer = PreTrainedTokenizerFast(tokenizer_object=built, model_max_length=POSITIONS, **SPECIAL)
+    tokenizer = PreTrainedTokenizerFast(
+        tokenizer_object=built,
+        model_max_length=POSITIONS,
+        model_input_names=["input_ids", "attention_mask"],
+        **SPECIAL,
+    )
     tokenizer.chat_template = field("tokenizer.chat_template")
     return tokenizer
 

@@ -36,7 +36,7 @@ def weights_of(run: Run, last: int | None) -> list[list[Path]]:
         last: number of points per hop; None: all.
 
     Raises:
-        UsageError: the run stored the weights of fewer points, or has language-specific weights.
+        UsageError: the run stored the weights of fewer points, or the strategy adds parameters.
         RunError: the files are missing or damaged.
     """
     option = "--all" if last is None else f"--last {last}"
@@ -47,7 +47,9 @@ def weights_of(run: Run, last: int | None) -> list[list[Path]]:
             "evaluate.keep_points=5 (or all) and evaluate.every_share=1 (a point after each epoch)"
         )
     if any(stage.plan.serve for stage in hops):
-        raise UsageError(f"{option}: {run.strategy_name} has language-specific weights, which cannot be averaged")
+        raise UsageError(
+            f"{option}: {run.strategy_name} adds parameters or has language-specific weights; neither is averaged"
+        )
     return [_chosen(run, stage, option, last) for stage in hops]
 
 
