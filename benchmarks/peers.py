@@ -90,11 +90,11 @@ def seconds_of_sides(overrides: tuple[str, ...], outputs: Path) -> Seconds:
     Args:
         overrides: dataset and model; the task has labels and tags.
     """
-    trainings = {name: _hop([*overrides, *own], outputs) for name, own in OURS.items()}
+    trainings = {name: first_hop([*overrides, *own], outputs) for name, own in OURS.items()}
     first = trainings["default settings"]
     context, lr = first.context, first.trainer.lr
     model, sentences = context.model, context.train[context.hop.train[0]]
-    sides = {name: Side(lambda pause, t=training: _ours(t, pause)) for name, training in trainings.items()}
+    sides = {name: Side(lambda pause, t=training: our_epoch(t, pause)) for name, training in trainings.items()}
     sides |= {PLAIN: Side(lambda pause: _plain(_Joint(model), sentences, lr, pause))}
     if find_spec("accelerate"):
         sides[HF] = Side(lambda pause: _hf_trainer(_Joint(model), sentences, lr, pause))
@@ -124,7 +124,7 @@ def peers() -> Iterator[str]:
         print(f"{HF}: not measured, because the package accelerate is not installed")
 
 
-def _hop(overrides: Sequence[str], outputs: Path) -> HopTraining:
+def first_hop(overrides: Sequence[str], outputs: Path) -> HopTraining:
     """Return the training of a first hop, for one epoch of `SENTENCES` sentences."""
     own = ["trainer.epochs=1", f"trainer.batch_size={BATCH}", "trainer.selection=last", "tracking=none"]
     [run] = plan_runs([*overrides, f"dataset.max_train={SENTENCES}", *own, f"paths.outputs={outputs}"])
@@ -134,7 +134,7 @@ def _hop(overrides: Sequence[str], outputs: Path) -> HopTraining:
     return HopTraining(bench.work(context), Checkpoints(outputs / "no-checkpoints"))
 
 
-def _ours(training: HopTraining, pause: Pause) -> None:
+def our_epoch(training: HopTraining, pause: Pause) -> None:
     class Paused(Listener):
         def stepped(self, progress: Progress) -> None:
             pause()

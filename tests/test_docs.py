@@ -177,6 +177,19 @@ def test_er_replays_in_the_tutorials_study(tmp_path: Path, monkeypatch: pytest.M
     assert [run.strategy_name for run in without if notes([run])] == ["er", "er"]
 
 
+def test_the_study_of_the_decoder_tutorial_replays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    page = (REPOSITORY / "docs" / "decoder-tutorial.md").read_text(encoding="utf-8").replace("\\\n", "")
+    monkeypatch.chdir(tmp_path)
+    [script] = re.findall(r"^```python\n# make_texts.py\n(.*?)^```", page, re.DOTALL | re.MULTILINE)
+    exec(compile(script, "make_texts.py", "exec"), {})
+    [study] = re.findall(r"^    xclrun (dataset=texts .*) -m$", page, re.MULTILINE)
+    runs = plan_runs(shlex.split(study))
+    assert notes(runs) == []
+    # The page names runs by a part of their IDs that is unique.
+    for name in set(re.findall(r"calls-\w+(?:-\w+)+-s\d", page)):
+        assert sum(name in run.id for run in runs) == 1, name
+
+
 def test_the_tutorial_reads_and_writes_one_outputs_folder() -> None:
     """`plan --budget` knows times only of runs in the same folder."""
     page = (REPOSITORY / "docs" / "tutorial.md").read_text(encoding="utf-8")

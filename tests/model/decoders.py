@@ -1,4 +1,7 @@
-"""Small causal language models of two layers and width 16, with a tokenizer of bytes, as folders and in memory."""
+"""Small language models of two layers and width 16, as folders and in memory.
+
+Causal models have a tokenizer of bytes, encoder-decoders one as T5's.
+"""
 
 from __future__ import annotations
 
@@ -90,4 +93,54 @@ def write_decoder(folder: Path, family: str = "llama", chat: str | None = None, 
     """Write a language model and its tokenizer into a folder."""
     language_model(family, **settings).save_pretrained(folder)
     tokenizer(chat=chat).save_pretrained(folder)
+    return folder
+
+
+# Layouts of T5's family → its family and settings.
+T5S: dict[str, tuple[str, dict[str, Any]]] = {
+    "T5": ("t5", {"tie_word_embeddings": True}),
+    "Flan-T5": ("t5", {"tie_word_embeddings": False, "feed_forward_proj": "gated-gelu"}),
+    "mT5": ("mt5", {"tie_word_embeddings": False, "feed_forward_proj": "gated-gelu"}),
+    "umT5": ("umt5", {"tie_word_embeddings": False, "feed_forward_proj": "gated-gelu"}),
+}
+
+
+@cache
+def t5_tokenizer() -> Any:
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
+    from transformers import PreTrainedTokenizerFast
+
+    built = Tokenizer(models.BPE(unk_token="<unk>"))
+    built.pre_tokenizer, built.decoder = pre_tokenizers.Metaspace(), decoders.Metaspace()
+    special = ["<pad>", END, "<unk>"]
+    built.train_from_iterator(TEXTS, trainers.BpeTrainer(vocab_size=80, special_tokens=special, show_progress=False))
+    built.post_processor = processors.TemplateProcessing(f"$A {END}", f"$A {END} $B {END}", [(END, 1)])
+    names = {"pad_token": "<pad>", "eos_token": END, "unk_token": "<unk>"}
+    inputs = ["input_ids", "attention_mask"]
+    return PreTrainedTokenizerFast(tokenizer_object=built, model_input_names=inputs, **names)
+
+
+def encoder_decoder(layout: str = "T5", seed: int = 1, **settings: Any) -> Any:
+    """Return an untrained model of T5's family whose weights are large enough that its texts differ."""
+    import torch
+    from transformers import AutoConfig, AutoModelForSeq2SeqLM
+
+    family, given = T5S[layout]
+    sizes = {"d_model": 16, "d_kv": 8, "d_ff": 32, "num_layers": 2, "num_heads": 2, "dropout_rate": 0.0}
+    special = {"pad_token_id": 0, "eos_token_id": 1, "decoder_start_token_id": 0}
+    further = {"vocab_size": len(t5_tokenizer()), "initializer_factor": 2.0}
+    config = AutoConfig.for_model(family, **sizes | special | further | given | settings)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        model = AutoModelForSeq2SeqLM.from_config(config).eval()
+        if not given["tie_word_embeddings"]:
+            # Transformers 5 ties the output layer of the family unless its weights differ.
+            model.lm_head.weight = torch.nn.Parameter(torch.randn_like(model.lm_head.weight))
+    return model
+
+
+def write_encoder_decoder(folder: Path, layout: str = "T5", **settings: Any) -> Path:
+    """Write a model of T5's family and its tokenizer into a folder."""
+    encoder_decoder(layout, **settings).save_pretrained(folder)
+    t5_tokenizer().save_pretrained(folder)
     return folder

@@ -20,7 +20,7 @@ from xclrun.core.task import OPTIONAL_SETTINGS, SETTINGS_READ, Task
 from xclrun.data.batches import Encoded
 from xclrun.data.encode import encode as encode_words
 from xclrun.data.example import Example, Targets
-from xclrun.data.texts import check_texts, encode_texts
+from xclrun.data.texts import encode_texts
 from xclrun.data.windows import check_windows, encode_windows
 
 # (examples, fast tokenizer, label sets of their task, model's config) → encoded examples. With `Encoding.by_split`, the
@@ -39,6 +39,7 @@ class Encoding:
         check: raises a `UsageError` if a model's config cannot be used.
         by_split: whether training examples are encoded differently.
         as_written: whether texts are encoded as they are written; otherwise as words.
+        decodes: whether it also encodes for encoder-decoders, with the keyword argument ``decoder=True``.
     """
 
     encode: Encode
@@ -47,6 +48,7 @@ class Encoding:
     check: Callable[[ModelConfig], None] = lambda model: None
     by_split: bool = False
     as_written: bool = False
+    decodes: bool = False
 
 
 ENCODINGS: dict[str, Encoding] = {}
@@ -74,11 +76,19 @@ def encoding_of(task: Task) -> Encoding:
 
 
 def encode_task(
-    examples: Sequence[Example], tokenizer: Any, target: Targets, model: ModelConfig, split: str = "test"
+    examples: Sequence[Example],
+    tokenizer: Any,
+    target: Targets,
+    model: ModelConfig,
+    split: str = "test",
+    decoder: bool = False,
 ) -> Encoded:
-    """Encode the examples of a task."""
+    """Encode the examples of a task; ``decoder``: whether the model is an encoder-decoder, which matters for texts."""
     encoding = encoding_of(target.task)
-    return encoding.encode(examples, tokenizer, target, model, *([split] if encoding.by_split else []))
+    given = [split] if encoding.by_split else []
+    return encoding.encode(
+        examples, tokenizer, target, model, *given, **({"decoder": decoder} if encoding.decodes else {})
+    )
 
 
 def words(examples: Sequence[Example], tokenizer: Any, target: Targets, model: ModelConfig) -> Encoded:
@@ -111,8 +121,6 @@ register(
 )
 register(
     "texts",
-    Encoding(
-        encode_texts, whole=False, settings=SETTINGS_READ["texts"], check=check_texts, by_split=True, as_written=True
-    ),
+    Encoding(encode_texts, whole=False, settings=SETTINGS_READ["texts"], by_split=True, as_written=True, decodes=True),
 )
 packaged("encoding", ENCODINGS)

@@ -1,8 +1,8 @@
-"""Encode prompts and their completions for causal language models, without torch.
+"""Encode prompts and their completions for language models, without torch.
 
-A row is the prompt P and a target T, the completion and an end. The model predicts each subword of T from the state of
-the subword before it: these states are the row's "words" and the subwords of T are their "tags". The last subword of T
-is therefore no input.
+For causal models, a row is the prompt P and a target T, the completion and an end. The model predicts each subword of T
+from the state of the subword before it: these states are the row's "words" and the subwords of T are their "tags". The
+last subword of T is therefore no input.
 
 - White space at the end of a prompt moves to the completion.
 - P begins as the tokenizer begins a text (BOS), once. With ``dataset.text.template=chat``, the tokenizer's template
@@ -13,8 +13,12 @@ is therefore no input.
   loses subwords beyond ``model.max_target``, and so its end. In dev and test, T is never cut: a T that does not fit has
   no probability.
 
-All four cases are counted (`MARKS`). In dev and test, each choice of an example is a further row, after the rows of all
-examples.
+For encoder-decoders (T5), a row is the prompt and an end, at most ``model.max_length`` subwords. T is the completion,
+without white space at its beginning, and an end. It is encoded alone and takes no room of the prompt; the decoder reads
+it after its own start. A T of any length has a probability.
+
+The cases above are counted (`MARKS`). In dev and test, each choice of an example is a further row, after the rows of
+all examples.
 """
 
 from __future__ import annotations
@@ -74,12 +78,20 @@ class Ends:
 
 
 def encode_texts(
-    examples: Sequence[Example], tokenizer: Any, target: Targets, model: ModelConfig, split: str = "test"
+    examples: Sequence[Example],
+    tokenizer: Any,
+    target: Targets,
+    model: ModelConfig,
+    split: str = "test",
+    decoder: bool = False,
 ) -> Encoded:
-    """Encode prompts with their completions, one row each; in dev and test, then one row for each choice."""
-    check_texts(model)
+    """Encode prompts with their completions, one row each; in dev and test, then one row for each choice.
+
+    Args:
+        decoder: whether the model is an encoder-decoder, which reads prompts and writes targets apart.
+    """
     settings: TextConfig = target.settings or TextConfig()
-    ends, writer = Ends.of(tokenizer), _Writer(settings, tokenizer)
+    ends, writer = Ends.of(tokenizer), _Writer(settings, tokenizer, decoder)
     trains = split == "train"
     owners = list(range(len(examples)))
     pairs = [writer.pair(e, e.target.references[0]) for e in examples]
@@ -87,7 +99,7 @@ def encode_texts(
         owners += [i] * len(example.target.choices)
         pairs += [writer.pair(example, choice) for choice in example.target.choices]
     chat = settings.template is Template.chat
-    encoded = list(_encoded(pairs, tokenizer, ends, chat))
+    encoded = list(_apart(pairs, tokenizer, ends) if decoder else _encoded(pairs, tokenizer, ends, chat))
     first = [tokenizer.bos_token_id] if chat else list(ends.start)
     start = len(first) if all(prompt[: len(first)] == first for prompt, _, _ in encoded) else 0
     rows, places, targets, prompts, marks, stops = [], [], [], [], [], {ends.end}
@@ -98,14 +110,15 @@ def encode_texts(
             stops.add(completion[-1])
         if trains and len(completion) > model.target_limit:
             completion, mark = completion[: model.target_limit], mark | CUT_TARGET
-        room = model.max_length - len(completion) + 1
+        room = model.max_length if decoder else model.max_length - len(completion) + 1
         if room <= start:
             completion, room, mark = [], model.max_length, mark | _LONG
         kept = shortened(prompt, room, start)
         if len(kept) < len(prompt):
             mark |= _PROMPT
-        rows.append(kept + completion[:-1])
-        places.append(range(len(kept) - 1, len(kept) - 1 + len(completion)))
+        rows.append(kept if decoder else kept + completion[:-1])
+        first_place = 0 if decoder else len(kept) - 1
+        places.append(range(first_place, first_place + len(completion)))
         targets.append(completion)
         prompts.append(shortened(prompt, model.max_length, start) if number < len(examples) else [])
         # Choices share the prompt of their example, which is counted once.
@@ -156,8 +169,8 @@ def written(text: str, settings: TextConfig, prompt: str, header: str = "") -> s
 class _Writer:
     """Makes prompts and completions of examples."""
 
-    def __init__(self, settings: TextConfig, tokenizer: Any) -> None:
-        self.settings, self.tokenizer = settings, tokenizer
+    def __init__(self, settings: TextConfig, tokenizer: Any, decoder: bool = False) -> None:
+        self.settings, self.tokenizer, self.decoder = settings, tokenizer, decoder
         self.chat = settings.template is Template.chat
         if self.chat and not tokenizer.chat_template:
             raise UsageError("dataset.text.template=chat: the tokenizer has no chat template; use template=none")
@@ -171,6 +184,8 @@ class _Writer:
             return self._turns(example, prompt, completion.strip())
         if example.target.turns:
             raise UsageError(f"example '{example.id}': a dialogue needs dataset.text.template=chat")
+        if self.decoder:
+            return _Pair(prompt, self.settings.completion.lstrip().replace(OUTPUT, answer), apart=True)
         prompt, moved = _moved(prompt)
         return _Pair(prompt, moved + completion)
 
@@ -247,6 +262,14 @@ def _encoded(
             yield prompt, completion[: last + 1], mark
         else:
             yield prompt, [*completion, ends.end] if completion else [], mark
+
+
+def _apart(pairs: Sequence[_Pair], tokenizer: Any, ends: Ends) -> Iterator[tuple[list[int], list[int], int]]:
+    """Yield the subwords of prompt and target of each pair, both with an end, and no mark."""
+    prompts = _pieces(tokenizer, [pair.prompt for pair in pairs])
+    completions = _pieces(tokenizer, [pair.completion for pair in pairs])
+    for prompt, completion in zip(prompts, completions, strict=True):
+        yield [*ends.start, *prompt, ends.end], [*completion, ends.end], 0
 
 
 def _pieces(tokenizer: Any, texts: Sequence[str]) -> list[list[int]]:

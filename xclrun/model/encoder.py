@@ -1,6 +1,7 @@
 """The encoder inside the model, with fresh or pretrained weights, and optionally with fewer layers or embeddings.
 
-Only code of `transformers` is run, never code in an encoder's folder. Encoder-decoders are used without their decoder.
+Only code of `transformers` is run, never code in an encoder's folder. Encoder-decoders are used without their decoder,
+unless they write texts.
 """
 
 from __future__ import annotations
@@ -51,6 +52,8 @@ def fresh_encoder(config: ModelConfig, vocabulary: int, pad: int, writes: bool =
         shape = shape_of(config, vocabulary, pad)
         if writes:
             shape.pad_token_id, shape.bos_token_id, shape.eos_token_id = range(len(TEXT_SPECIAL))
+            # As in T5. Causal models do not read it.
+            shape.decoder_start_token_id = shape.pad_token_id
         return empty_encoder(shape, writes)
 
 
@@ -81,20 +84,22 @@ def _adjust(shape: Any, config: ModelConfig) -> None:
     # Compilation takes minutes and changes rounding.
     if hasattr(shape, "reference_compile"):
         shape.reference_compile = False
-    # Causal encoders need not return keys and values, except while they write texts.
-    if family(shape.to_dict(), subject_of(config)).causal:
+    # Keys and values are needed only while texts are written.
+    kind = family(shape.to_dict(), subject_of(config))
+    if kind.causal or kind.with_decoder:
         shape.use_cache = False
 
 
 def _library(shape: Any, writes: bool = False) -> Any:
     """Return transformers' class for encoders of this family, or for its language models."""
-    from transformers import AutoModel, AutoModelForCausalLM, AutoModelForTextEncoding
+    from transformers import AutoModel, AutoModelForCausalLM, AutoModelForSeq2SeqLM, AutoModelForTextEncoding
     from transformers.utils.logging import disable_progress_bar
 
     disable_progress_bar()
+    with_decoder = FAMILIES[shape.model_type].with_decoder
     if writes:
-        return AutoModelForCausalLM
-    return AutoModelForTextEncoding if FAMILIES[shape.model_type].with_decoder else AutoModel
+        return AutoModelForSeq2SeqLM if with_decoder else AutoModelForCausalLM
+    return AutoModelForTextEncoding if with_decoder else AutoModel
 
 
 def empty_encoder(shape: Any, writes: bool = False) -> Any:
@@ -200,6 +205,8 @@ def pretrained_shape(config: ModelConfig, folder: Path) -> Any:
     if config.layers is not None:
         check_layers(config)
         shape.num_hidden_layers = config.layers
+        if getattr(shape, "num_decoder_layers", None):
+            shape.num_decoder_layers = min(shape.num_decoder_layers, config.layers)
         if getattr(shape, "layer_types", None):
             shape.layer_types = shape.layer_types[: config.layers]
     return shape

@@ -34,7 +34,7 @@ from xclrun.model.heads import Features, Head, Output, Pooler, Prediction, make_
 from xclrun.model.prompts import Prompts
 from xclrun.model.shape import HeadSizes
 from xclrun.model.source import check_layers, locate, subject_of
-from xclrun.model.writing import below_output
+from xclrun.model.writing import before_targets, below_output, has_decoder
 
 Result = TypeVar("Result")
 
@@ -48,6 +48,7 @@ class Model(nn.Module):
         packs: whether sentences are packed in training mode (`xclrun.data.packing`); in eval mode, batches are padded.
         last: whether the last subword represents a sentence, instead of the first.
         typed: whether the encoder reads token types.
+        decodes: whether the encoder is followed by a decoder, which reads the targets of texts.
         prompts: prompts of texts (`xclrun.model.prompts`), or None.
         tasks: name (`Task.place`) → head, if there are several tasks; empty otherwise.
     """
@@ -71,8 +72,11 @@ class Model(nn.Module):
         single = HeadSizes(task, classes, tags, settings)
         every = several or (single,)
         # Heads that write take the output layer of a whole language model.
-        self.encoder = below_output(encoder) if any(sizes.task.writes for sizes in every) else encoder
-        self.last, self.typed = last, _reads_types(self.encoder)
+        writes = any(sizes.task.writes for sizes in every)
+        self.encoder = below_output(encoder) if writes else encoder
+        self.decodes = writes and has_decoder(encoder)
+        # States are then those of targets, so no subword of the prompt represents it.
+        self.last, self.typed = last and not self.decodes, _reads_types(self.encoder)
         pooled = any(sizes.task.pooled for sizes in every)
         pooler = _taken_pooler(self.encoder) if pooled else None
         # The only head, in a tuple, so that it is no submodule: its layers are submodules, under their own names.
@@ -148,7 +152,7 @@ class Model(nn.Module):
         return self.prompts(queries)
 
     def _states(self, batch: Batch, prompts: Tensor | None = None) -> Tensor:
-        """Return the encoder's last states of the subwords, (B, L, H).
+        """Return the encoder's last states of the subwords, (B, L, H); the decoder's, (B, W, H), if the model decodes.
 
         BERT's own forward pass synchronizes with the device to test whether the batch has padding, and computes a
         pooler output that is not used. This method therefore calls BERT's parts directly, with the same mask.
@@ -165,6 +169,8 @@ class Model(nn.Module):
         # Prompts take the same path in every batch: BERT's own forward pass would give them positions.
         if not takes_masks(encoder) or (batch.lengths is None and prompts is None):
             inputs = {"input_ids": batch.input_ids}
+            if self.decodes:
+                inputs["decoder_input_ids"] = before_targets(batch, encoder.config)
             if prompts is not None:
                 words = encoder.get_input_embeddings()(batch.input_ids)
                 inputs = {"inputs_embeds": torch.cat([prompts.to(words.dtype), words], dim=1)}

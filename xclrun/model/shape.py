@@ -53,7 +53,7 @@ def described(config: ModelConfig, vocabulary: int, pad: int) -> dict[str, Any]:
         "max_position_embeddings": (config.positions or config.max_length) + begin,
         "type_vocab_size": config.token_types or 2,
         "hidden_size": width,
-        "num_hidden_layers": config.layers or config.hidden_layers,
+        **dict.fromkeys(("num_hidden_layers", "num_decoder_layers"), config.layers or config.hidden_layers),
         "num_attention_heads": heads,
         "num_key_value_heads": heads,
         **dict.fromkeys(("intermediate_size", "hidden_dim", "d_ff"), config.intermediate_size),

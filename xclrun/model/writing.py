@@ -1,17 +1,20 @@
 """The head of language models: their own output layer, which scores texts and writes them.
 
-The encoder is the part of a causal language model of `transformers` below its output layer. If the output layer's
-weights are those of the word embeddings (tied, as config.json says), the head has no parameters. Only the states that
-predict a subword of a target are scored (`xclrun.data.texts`), so the logits of prompts are never computed.
+The encoder is the part of a language model of `transformers` below its output layer; in T5's family, this part has an
+encoder and a decoder. If the output layer's weights are those of the word embeddings (tied), the head has no
+parameters. Only the states that predict a subword of a target are scored (`xclrun.data.texts`), so the logits of
+prompts are never computed.
 
-Texts are written greedily, by `generate` of transformers with a cache of keys and values; prompts are padded on the
-left. A folder's generation_config.json is never read, so no sampling, penalty or length limit leaks from it.
+Texts are written greedily, by `generate` of transformers with a cache of keys and values; prompts of causal models are
+padded on the left. A folder's generation_config.json is never read, so no sampling, penalty or length limit leaks from
+it.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from importlib.metadata import version
 from typing import Any
 
 import numpy as np
@@ -29,8 +32,39 @@ from xclrun.model.heads import NOT_FINITE, Features, Head, Limits, Output, Predi
 from xclrun.model.shape import HeadSizes
 
 
+def has_decoder(language_model: Any) -> bool:
+    """Return whether a language model is an encoder-decoder."""
+    return bool(language_model.config.is_encoder_decoder)
+
+
+def _scaled(config: Any) -> bool:
+    """Return whether an encoder-decoder multiplies its last states by 1/√H, as T5 does if the output layer is tied.
+
+    In transformers 5, configs say that it is tied even if it is not; T5's has a separate setting, and mT5 never scales.
+    """
+    if config.model_type == "mt5" and int(version("transformers").partition(".")[0]) >= 5:
+        return False
+    return bool(getattr(config, "scale_decoder_outputs", config.tie_word_embeddings))
+
+
+def before_targets(batch: Batch, config: Any) -> Tensor:
+    """Return what a decoder reads to predict the targets of a batch, (B, W): its start, and all but their last subword.
+
+    Padding follows the target, so causal attention keeps it away.
+    """
+    return functional.pad(batch.tags[:, :-1], (1, 0), value=config.decoder_start_token_id)
+
+
 def below_output(language_model: Any) -> nn.Module:
-    """Return the encoder of a causal language model: all but its output layer."""
+    """Return the encoder of a language model: all but its output layer."""
+    if has_decoder(language_model):
+        from transformers import AutoModel
+
+        with torch.device("meta"):
+            below: nn.Module = AutoModel.from_config(language_model.config, trust_remote_code=False)
+        for name in dict(below.named_children()):
+            setattr(below, name, getattr(language_model, name))
+        return below
     base = language_model.base_model
     # Gemma 3's prefix names the part of a model for images and texts, so its base model is the whole.
     encoder: nn.Module = language_model.get_decoder() if base is language_model else base
@@ -39,7 +73,7 @@ def below_output(language_model: Any) -> nn.Module:
 
 @register("writer")
 class Writer(Head):
-    """The output layer of a causal language model.
+    """The output layer of a language model.
 
     Attributes:
         output: the output layer; absent if its weights are the word embeddings.
@@ -83,8 +117,10 @@ class Writer(Head):
 
     def score_states(self, states: Tensor, layer: Mapping[str, Tensor] | None = None) -> Tensor:
         """Return the logits (N, V) of the subwords that follow states (N, H); ``layer``: another output layer."""
+        config = self.language_model.config
+        states = states * config.d_model**-0.5 if has_decoder(self.language_model) and _scaled(config) else states
         logits = functional.linear(states, **(layer or self.layer)).float()
-        cap = getattr(self.language_model.config, "final_logit_softcapping", None)
+        cap = getattr(config, "final_logit_softcapping", None)
         return logits if cap is None else cap * torch.tanh(logits / cap)
 
     def log_likelihood(self, batch: Batch, output: Output) -> Tensor:
@@ -117,20 +153,26 @@ class Writer(Head):
         given = [
             shortened(values[offsets[row] : offsets[row + 1]].tolist(), limits.prompt, prompts.start) for row in rows
         ]
-        width = max(map(len, given))
-        ids = torch.tensor([[encoded.pad] * (width - len(row)) + row for row in given])
-        mask = torch.tensor([[0] * (width - len(row)) + [1] * len(row) for row in given])
+        width, decodes = max(map(len, given)), has_decoder(model)
+        # A causal model continues the prompt, a decoder its own start.
+        before = 1 if decodes else width
+        ids, mask = (torch.full((len(given), width), fill) for fill in (encoded.pad, 0))
+        for i, row in enumerate(given):
+            at = slice(0, len(row)) if decodes else slice(width - len(row), width)
+            ids[i, at], mask[i, at] = torch.tensor(row), 1
         device = model.get_input_embeddings().weight.device
         greedy = GenerationConfig(
             max_new_tokens=limits.new,
             do_sample=False,
-            use_cache=True,
+            # The cache of transformers 4.57 has a layer for each of the encoder, not of the decoder.
+            use_cache=not decodes or model.config.num_decoder_layers == model.config.num_layers,
             eos_token_id=stops,
             pad_token_id=encoded.pad,
+            decoder_start_token_id=model.config.decoder_start_token_id if decodes else None,
         )
         made = model.generate(ids.to(device), attention_mask=mask.to(device), generation_config=greedy)
         texts, ended = [], []
-        for row in made[:, width:].tolist():
+        for row in made[:, before:].tolist():
             end = next((i for i, piece in enumerate(row) if piece in stops), None)
             ended.append(end is not None)
             texts.append(tokenizer.decode(row[:end], skip_special_tokens=True, clean_up_tokenization_spaces=False))
@@ -154,7 +196,12 @@ class Writer(Head):
 
         encoded = list(splits)
         stops = sorted({stop for part in encoded for stop in self.stops(part, Limits(1, 1))})
-        whole.generation_config = GenerationConfig(do_sample=False, eos_token_id=stops, pad_token_id=encoded[0].pad)
+        whole.generation_config = GenerationConfig(
+            do_sample=False,
+            eos_token_id=stops,
+            pad_token_id=encoded[0].pad,
+            decoder_start_token_id=whole.config.decoder_start_token_id if has_decoder(whole) else None,
+        )
 
     def columns(
         self, values: Mapping[str, np.ndarray], examples: Sequence[Example], target: Targets, encoded: Encoded

@@ -12,10 +12,12 @@ from xclrun.config.schema import (
     FrozenPrecision,
     Generated,
     LabelOn,
+    ModelConfig,
     Precision,
     RuntimeConfig,
     SlotF1,
     StrategyConfig,
+    Template,
     TrainerConfig,
     plain,
 )
@@ -27,6 +29,7 @@ from xclrun.core.task import writes
 from xclrun.data.batches import EVEN_PIECES
 from xclrun.data.encodings import encoding_of
 from xclrun.data.example import Dataset
+from xclrun.data.texts import check_texts
 from xclrun.model.families import FAMILIES, Family, number, positions
 from xclrun.model.folder import BERTS
 from xclrun.model.source import accepts_masks, check_masks, depth, family_of, settings_of, subject_of
@@ -191,7 +194,7 @@ def check_encoder(config: Config, dataset: Dataset, strategy: Strategy[Any]) -> 
 
         check_settings(config.model)
     if any(target.task.writes for target in dataset.targets):
-        _check_writing(config, kind)
+        _check_writing(config, dataset, kind)
     settings = settings_of(config.model)
     strategy.check_encoder(kind, number(settings, "width"), depth(config.model))
     _check_prompts(config, settings, strategy.parameters.prompt_tokens)
@@ -213,19 +216,38 @@ def check_encoder(config: Config, dataset: Dataset, strategy: Strategy[Any]) -> 
             )
 
 
-def _check_writing(config: Config, kind: Family) -> None:
+def _check_writing(config: Config, dataset: Dataset, kind: Family) -> None:
     """Check that a language model can be trained, and can write texts."""
     model, new = config.model, config.new_tokens
-    if not kind.causal:
-        decoders = ", ".join(name for name, other in FAMILIES.items() if other.causal)
-        raise UsageError(f"{subject_of(model)}: {kind.title} writes no texts; use a causal model ({decoders})")
+    if not (kind.causal or kind.with_decoder):
+        decoders = ", ".join(name for name, other in FAMILIES.items() if other.causal or other.with_decoder)
+        raise UsageError(
+            f"{subject_of(model)}: {kind.title} writes no texts; use a causal model or an encoder-decoder ({decoders})"
+        )
     if model.trim_vocabulary:
         raise UsageError("model.trim_vocabulary=true: texts may need any subword; use false")
+    if kind.with_decoder:
+        _check_decoder(model, dataset)
+        return
+    check_texts(model)
     if config.evaluate.generate is Generated.test and new >= model.max_length:
         raise UsageError(
             f"generation.max_new_tokens={new}: must be below model.max_length={model.max_length}, which prompt and "
             "text share"
         )
+
+
+def _check_decoder(model: ModelConfig, dataset: Dataset) -> None:
+    """Check that an encoder-decoder can be trained on all tasks of a dataset."""
+    if not model.from_scratch and type(settings_of(model).get("decoder_start_token_id")) is not int:
+        raise UsageError(
+            f"{subject_of(model)}: config.json has no decoder_start_token_id, so it is unknown how texts begin"
+        )
+    for target in dataset.targets:
+        if not encoding_of(target.task).decodes:
+            raise UsageError(f"{subject_of(model)} dataset.task={target.task.name}: needs a causal model")
+        if target.settings is not None and target.settings.template is Template.chat:
+            raise UsageError("dataset.text.template=chat: encoder-decoders have no chat templates; use template=none")
 
 
 def _check_prompts(config: Config, settings: Mapping[str, Any], tokens: int) -> None:

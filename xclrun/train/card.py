@@ -15,7 +15,11 @@ PIPELINES = {
     "SequenceClassification": "text-classification",
     "TokenClassification": "token-classification",
     "CausalLM": "text-generation",
+    "LMHeadModel": "text-generation",
+    "ConditionalGeneration": "text-generation",
 }
+# Ends of the names of classes that write texts.
+WRITERS = ("CausalLM", "LMHeadModel", "ConditionalGeneration")
 
 
 def card(run: Run, facts: Mapping[str, Any], heads: Collection[str], described: Mapping[str, Any] | None = None) -> str:
@@ -72,12 +76,13 @@ def _code(facts: Mapping[str, Any], heads: Collection[str]) -> list[str]:
         ")",
     ]
     tokenizer = 'tokenizer = AutoTokenizer.from_pretrained("DIR")'
-    if fitted and fitted.endswith("ForCausalLM"):
+    if fitted and fitted.endswith(WRITERS):
+        kind = "AutoModelForSeq2SeqLM" if fitted.endswith(WRITERS[-1]) else "AutoModelForCausalLM"
         return [
-            "from transformers import AutoModelForCausalLM, AutoTokenizer",
+            f"from transformers import {kind}, AutoTokenizer",
             "",
             tokenizer,
-            'model = AutoModelForCausalLM.from_pretrained("DIR")',
+            f'model = {kind}.from_pretrained("DIR")',
             'prompt = tokenizer("wake me", return_tensors="pt")',
             "print(tokenizer.decode(model.generate(**prompt, max_new_tokens=20)[0]))",
         ]

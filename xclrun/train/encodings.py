@@ -110,7 +110,8 @@ def encodings(run: Run, warn: Callable[[str], None] = note) -> Encodings:
 
 def _encode(run: Run, dataset: Dataset, split: tuple[str, str], tokenizer: Any) -> Encoded:
     target = dataset.targets_of(split[0])
-    encoded = encode_task(dataset.splits[split], tokenizer, target, run.config.model, split[1])
+    decoder = target.task.writes and family_of(run.config.model).with_decoder
+    encoded = encode_task(dataset.splits[split], tokenizer, target, run.config.model, split[1], decoder)
     return encoded if dataset.task is not None else replace(encoded, task=target.task.place)
 
 

@@ -26,7 +26,7 @@ from xclrun.core.languages import key_of
 from xclrun.core.stream import Hop
 from xclrun.model.encoder import empty_encoder
 from xclrun.model.network import Model, build, has_adapters
-from xclrun.model.writing import Writer
+from xclrun.model.writing import Writer, below_output
 from xclrun.plan import Run
 from xclrun.store.files import atomic_directory, check_target, file_mode, write_json
 from xclrun.store.tensors import save_tensors
@@ -192,6 +192,7 @@ def _plain_encoder(run: Run, model: Model, tokenizer: Any, token_ids: Any) -> An
         rows[token_ids] = state[name].to(rows.device)
         state[name], settings["vocab_size"] = rows, len(rows)
     shape = type(encoder.config).from_dict(settings)
-    plain: Any = empty_encoder(shape)
+    writes = isinstance(model.heads.get(""), Writer)
+    plain: Any = below_output(empty_encoder(shape, writes=True)) if writes else empty_encoder(shape)
     plain.load_state_dict({name: state[name] for name in plain.state_dict()})
     return plain.eval()

@@ -5,7 +5,7 @@
 | labels on the pooler's output (`Task.pooled`), in BERT | ``BertForSequenceClassification`` |
 | the same, in RoBERTa, XLM-R and CamemBERT | ``…ForSequenceClassification``: its head's dense layer is the pooler |
 | tags of words without a CRF | ``…ForTokenClassification`` |
-| the output layer of a causal language model | ``…ForCausalLM`` |
+| the output layer of a language model | ``…ForCausalLM``, ``…ForConditionalGeneration`` |
 
 Other heads have no class: a CRF, labels and tags together, labels on [CLS] itself, cosine similarities, and heads of
 several tasks, other causal encoders, prompts or adapters.
@@ -21,7 +21,7 @@ from transformers import AutoModelForSequenceClassification, AutoModelForTokenCl
 from xclrun.model.encoder import empty_encoder
 from xclrun.model.heads import LabelsAndTags, TagHead
 from xclrun.model.network import Model, has_adapters
-from xclrun.model.writing import Writer, below_output
+from xclrun.model.writing import Writer, before_targets, below_output
 from xclrun.plan import Run
 
 
@@ -63,12 +63,12 @@ def _language_model(head: Writer, encoder: Any) -> Any:
     config = type(encoder.config).from_dict(encoder.config.to_dict())
     config.use_cache = True
     whole = empty_encoder(config, writes=True)
-    names = {module: name for name, module in whole.named_modules()}
-    below, output = names[below_output(whole)], names[whole.get_output_embeddings()]
-    state = {f"{below}.{name}": tensor for name, tensor in encoder.state_dict().items()}
-    tied = {f"{output}.weight": encoder.get_input_embeddings().weight}
-    state |= {f"{output}.{name}": tensor for name, tensor in head.output.state_dict().items()} if head.own else tied
-    whole.load_state_dict({name: tensor.detach() for name, tensor in state.items()})
+    below_output(whole).load_state_dict(encoder.state_dict())
+    output = whole.get_output_embeddings()
+    if head.own:
+        # In transformers 5, the output layer of T5's family is tied until it has other weights.
+        output.weight = torch.nn.Parameter(output.weight.detach().clone())
+        output.load_state_dict(head.output.state_dict())
     return whole.eval()
 
 
@@ -116,6 +116,8 @@ def agrees(fitted: Any, model: Model, run: Run, encodings: Any) -> bool:
                 else torch.from_numpy(encodings.token_ids)[batch.input_ids]
             )
             types = {"token_type_ids": batch.token_type_ids} if model.typed else {}
+            if model.decodes:
+                types["decoder_input_ids"] = before_targets(batch, fitted.config)
             theirs = fitted(input_ids=ids, attention_mask=batch.attention_mask, **types).logits
             output = model(batch)
             if output.emissions is not None or output.states is not None:

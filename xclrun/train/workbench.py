@@ -384,7 +384,9 @@ class Workbench:
             return None
         new = config.new_tokens
         stop, batch_tokens = tuple(config.generation.stop), config.generation.batch_tokens
-        return Limits(new, config.model.max_length - new, stop, batch_tokens)
+        # Prompt and text share the positions of a causal model.
+        prompt = config.model.max_length - (0 if self.model.decodes else new)
+        return Limits(new, prompt, stop, batch_tokens)
 
     def attention(self, hop: Hop) -> pa.Table:
         """Return the attention of [CLS] in the test splits after a hop (see `xclrun.train.attention`)."""
