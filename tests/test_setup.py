@@ -116,9 +116,10 @@ def test_ci_lints_tests_each_python_that_is_supported_and_runs_everything_weekly
     assert ".ci/run" in run["full"]
     assert "schedule" in triggers
     assert jobs["rest"]["strategy"]["matrix"]["target"] == ["test-alone", "test-kills", "mutants"]
-    for weekly in ("full", "newest", "rest"):
+    for weekly in ("full", "newest", "rest", "gpu-bundle"):
         assert "schedule" in jobs[weekly]["if"]
     assert "make CONSTRAINTS= test" in run["newest"]
+    assert "REHEARSE=1" in run["gpu-bundle"]
     assert "tests/test_transformers5.py" in run["newest"]
 
 

@@ -81,7 +81,7 @@ class LowRank(AddsParameters[Settings]):
         from adapters.composition import Average
 
         # The library can average products but not add them. With a weight of n for each of n products, the average is
-        # the sum.
+        # the sum. On a GPU, the library waits for a copy of these weights in each adapted matrix and forward pass.
         mean = Average(*names, weights=[float(len(names))] * len(names), normalize_weights=False)
         configs = {name: lora_config(self.settings) for name in names}
         add_adapters(model.encoder, self.settings, configs, mean if len(names) > 1 else names[0])
