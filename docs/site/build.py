@@ -103,6 +103,8 @@ def write_pages(folder: Path) -> None:
             to.write_text(text, encoding="utf-8")
         else:
             shutil.copyfile(path, to)
+    for name in ("extra.css", "extra.js"):
+        shutil.copyfile(DOCS / "site" / name, folder / "pages" / name)
     settings = (DOCS / "site" / "zensical.toml").read_text(encoding="utf-8")
     added = navigation(paths) + (f'repo_url = "{address}"\n' if address else "")
     settings = settings.replace("[project]\n", f"[project]\n{added}", 1)

@@ -109,6 +109,13 @@ def read(page: str) -> Reader:
     return reader
 
 
+def test_all_sections_are_in_the_main_landmark(page: str) -> None:
+    """Screen readers jump to it."""
+    before, main, after = re.split(r"</?main>", page)
+    assert "<h2" in main
+    assert "<h2" not in before + after
+
+
 def test_nothing_is_loaded_from_elsewhere(read: Reader) -> None:
     for tag, attributes in some(read.tags):
         assert tag not in ("link", "img", "iframe")
