@@ -187,7 +187,6 @@ def test_embeddings_that_are_the_output_layer_cannot_belong_to_a_language(make_t
         (("generation.max_new_tokens=40",), r"must be below model\.max_length=40"),
         (("model.max_target=40",), r"must be below model\.max_length=40"),
         (("dataset.text.prompt=x",), "must contain"),
-        (("trainer.packing=true",), "needs an encoder of BERT"),
         (("evaluate.attention=true",), "not supported"),
     ],
 )

@@ -14,7 +14,7 @@ from xclrun.analysis.fewshot.words import Outcome
 from xclrun.analysis.record import RunRecord, number_of_hops
 from xclrun.core.identity import strategy_name
 from xclrun.core.plugins import raised_in
-from xclrun.core.task import BY_NAME, MetricsOfKeys, Scored, writes
+from xclrun.core.task import BY_NAME, MetricsOfKeys, Scored, scores_texts
 from xclrun.core.terminal import many, note
 from xclrun.scores.base_scores import Predictions, of_hop
 from xclrun.scores.counts import Common, metrics_and_tags, metrics_of, read, stored
@@ -154,7 +154,7 @@ def _coded(directory: RunDirectory, config: dict[str, Any], manifest: dict[str, 
     targets = next((t for t in manifest.get("tasks", ()) if stream["languages"][-1] in t["keys"]), manifest)
     classes = {name: len(targets[name]) for name in ("labels", "tags")}
     # A task without labels and tags predicts answers or texts.
-    further = WRITTEN_COLUMNS if writes(config["dataset"]) else ANSWER_COLUMNS
+    further = WRITTEN_COLUMNS if scores_texts(config["dataset"]) else ANSWER_COLUMNS
     columns = COLUMNS if any(classes.values()) else (*COLUMNS, *further)
     for hop in (stage["hop"] for stage in manifest["stages"] if stage["hop"] >= before):
         codes = of_block(directory.table(directory.next_block(hop), columns), classes)

@@ -14,7 +14,7 @@ from xclrun.config.files import YAML_WORDS
 from xclrun.config.schema import AUTO, WAYS, Config, ModelConfig, OrderConfig, Sampler, TrackingConfig, plain
 from xclrun.core.errors import UsageError, did_you_mean, redact, require
 from xclrun.core.names import check_name
-from xclrun.core.task import makes_statements, writes
+from xclrun.core.task import makes_statements, reads_documents, writes
 
 # Name of a bound (an argument of `xclrun.config.schema.bounded`) → comparison of a value with the bound.
 BOUNDS: Mapping[str, Callable[[Any, Any], bool]] = {"at_least": ge, "above": gt, "at_most": le, "below": lt}
@@ -35,6 +35,7 @@ NEEDS: Needs = {
     "language": (lambda c: c.protocol is not None, "experiment=fewshot; to choose languages, use order=[en,de]"),
     "evaluate.keep_points": (lambda c: c.evaluate.has_points, "evaluate.every_examples or evaluate.every_share"),
     "dataset.buckets.root": (lambda c: c.dataset.buckets.sampler is Sampler.files, "dataset.buckets.sampler=files"),
+    "evaluate.stride": (lambda c: reads_documents(plain(c.dataset)), "dataset.task=language_modelling"),
     **{
         f"order.{key}": (
             _is_argument(key),

@@ -468,6 +468,7 @@ class EvaluateConfig:
     gradient_overlap: bool = False
     class_gradients: bool = False
     generate: Generated = Generated.test
+    stride: int | None = count()
 
     @property
     def has_points(self) -> bool:

@@ -82,6 +82,7 @@ NOT_IDENTITY = frozenset(
 LATER: dict[str, Any] = {
     "dataset.as_text": None,
     "evaluate.batch_tokens": None,
+    "evaluate.stride": None,
     "model.frozen_precision": "fp32",
     "trainer.group_by_length": False,
     "protocol.source_trainer.group_by_length": False,

@@ -16,6 +16,7 @@ accuracy and `BESIDE_STATEMENTS` |
 exact match |
 | ``text_to_text`` | a prompt and texts that may follow it | the language model's own output layer | bits of the \
 reference; exact match, chrF and others accompany it |
+| ``language_modelling`` | a document, the example's text | the language model's own output layer | bits per byte |
 """
 
 from __future__ import annotations
@@ -354,6 +355,15 @@ ROUGE_L = _of_texts(
     "Khmer, Burmese, Chinese and Japanese is a word; of several references, the best",
     undefined=_NOT_GENERATED,
 )  # fmt: skip
+# Name of the task whose models predict documents.
+DOCUMENTS = "language_modelling"
+BITS_PER_BYTE = Metric(
+    "bits_per_byte", "bits_per_byte", "bits per byte", Scored.columns, "document", "documents",
+    "−log2 p of the documents divided by their UTF-8 bytes; a document begins after the beginning of a text (BOS), and "
+    "its end is not scored",
+    statistics=methodcaller("written", "bits_per_byte"), higher_is_better=False, unit="bits per byte",
+    tasks=(DOCUMENTS,),
+)  # fmt: skip
 # Metrics that are shown only on request (`select_metrics`) → the package that each needs.
 ON_REQUEST = {LABEL_BITS: "", BLEU: "sacrebleu", ROUGE_L: ""}
 
@@ -415,8 +425,8 @@ class Task:
         head: name of the head (`xclrun.model.heads.HEADS`).
         encoding: name of the encoding of examples as subwords (`xclrun.data.encodings.ENCODINGS`).
         grouped: whether examples are statements about one context, whose IDs are ``CONTEXT#NUMBER``.
-        writes: whether the model writes texts. The encoder is then a causal language model, and the head is its own
-            output layer.
+        writes: whether the encoder is a causal language model, and the head is its own output layer.
+        scores_only: whether a model with ``writes`` generates no texts.
         settings: key of ``dataset`` with the settings of the task, which encoding and head get
             (`xclrun.data.example.Targets.settings`); empty without settings.
     """
@@ -440,6 +450,7 @@ class Task:
     grouped: bool = False
     writes: bool = False
     settings: str = ""
+    scores_only: bool = False
 
     def metrics(self, tagged: bool) -> tuple[Metric, ...]:
         """Return the base scores of a dataset; ``tagged``: whether its examples have tags."""
@@ -748,6 +759,17 @@ TEXT_TO_TEXT = register(
     )
 )  # fmt: skip
 
+# The column ``log2_reference`` is log2 p(document).
+LANGUAGE_MODELLING = register(
+    Task(
+        DOCUMENTS, own=(BITS_PER_BYTE,), head="documents", encoding="documents", writes=True, scores_only=True,
+        columns=(
+            Column("log2_reference", "float32"), Column("reference_bytes", "int32"),
+            Column("reference_pieces", "int32"),
+        ),
+    )
+)  # fmt: skip
+
 # ``text_to_text`` with ``dataset.as_text=answers``. Not registered: TEXT_TO_TEXT has this name; see `text_task`.
 TEXT_ANSWERS = _add_metrics(
     replace(TEXT_TO_TEXT, beside=(TEXT_ANSWER_EXACT, *(m for m in TEXT_TO_TEXT.beside if m is not TEXT_EXACT)))
@@ -819,8 +841,18 @@ def unread_settings(dataset: Mapping[str, Any]) -> frozenset[str]:
 
 
 def writes(dataset: Mapping[str, Any]) -> bool:
-    """Return whether models of a resolved config's dataset, or of a part of it, write texts."""
+    """Return whether models of a resolved config's dataset, or of a part of it, generate texts."""
+    return any(task.writes and not task.scores_only for task in _registered(dataset))
+
+
+def scores_texts(dataset: Mapping[str, Any]) -> bool:
+    """Return whether models of a resolved config's dataset, or of a part of it, are causal language models."""
     return any(task.writes for task in _registered(dataset))
+
+
+def reads_documents(dataset: Mapping[str, Any]) -> bool:
+    """Return whether a resolved config's dataset, or a part of it, has documents in windows (``evaluate.stride``)."""
+    return any(task.encoding == LANGUAGE_MODELLING.encoding for task in _registered(dataset))
 
 
 def _registered(dataset: Mapping[str, Any]) -> list[Task]:

@@ -3,6 +3,7 @@
 ``words`` (`xclrun.data.encode`): an example is one row, truncated at ``model.max_length``. ``windows``
 (`xclrun.data.windows`): a question with a part of its text; an example is one row or several. ``texts``
 (`xclrun.data.texts`): a prompt and a completion; in dev and test, an example has a further row for each of its choices.
+``documents`` (`xclrun.data.documents`): a document; in dev and test, it is split into windows.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from xclrun.core.errors import UsageError, did_you_mean
 from xclrun.core.plugins import packaged, provides, replaces
 from xclrun.core.task import OPTIONAL_SETTINGS, SETTINGS_READ, Task
 from xclrun.data.batches import Encoded
+from xclrun.data.documents import encode_documents
 from xclrun.data.encode import encode as encode_words
 from xclrun.data.example import Example, Targets
 from xclrun.data.texts import encode_texts
@@ -40,6 +42,7 @@ class Encoding:
         by_split: whether training examples are encoded differently.
         as_written: whether texts are encoded as they are written; otherwise as words.
         decodes: whether it also encodes for encoder-decoders, with the keyword argument ``decoder=True``.
+        strides: whether ``encode`` has the argument ``stride``, the value of ``evaluate.stride``.
     """
 
     encode: Encode
@@ -49,6 +52,7 @@ class Encoding:
     by_split: bool = False
     as_written: bool = False
     decodes: bool = False
+    strides: bool = False
 
 
 ENCODINGS: dict[str, Encoding] = {}
@@ -82,13 +86,17 @@ def encode_task(
     model: ModelConfig,
     split: str = "test",
     decoder: bool = False,
+    stride: int | None = None,
 ) -> Encoded:
-    """Encode the examples of a task; ``decoder``: whether the model is an encoder-decoder, which matters for texts."""
+    """Encode the examples of a task.
+
+    Args:
+        decoder: whether the model is an encoder-decoder, which matters for texts.
+        stride: value of ``evaluate.stride``.
+    """
     encoding = encoding_of(target.task)
-    given = [split] if encoding.by_split else []
-    return encoding.encode(
-        examples, tokenizer, target, model, *given, **({"decoder": decoder} if encoding.decodes else {})
-    )
+    further = {**({"decoder": decoder} if encoding.decodes else {}), **({"stride": stride} if encoding.strides else {})}
+    return encoding.encode(examples, tokenizer, target, model, *([split] if encoding.by_split else []), **further)
 
 
 def words(examples: Sequence[Example], tokenizer: Any, target: Targets, model: ModelConfig) -> Encoded:
@@ -123,4 +131,5 @@ register(
     "texts",
     Encoding(encode_texts, whole=False, settings=SETTINGS_READ["texts"], by_split=True, as_written=True, decodes=True),
 )
+register("documents", Encoding(encode_documents, by_split=True, as_written=True, strides=True))
 packaged("encoding", ENCODINGS)

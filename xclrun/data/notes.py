@@ -7,17 +7,19 @@ errors of the reader instead, with file and line.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from typing import Any, TypeVar
 
+from xclrun.core.languages import language_of
+from xclrun.core.task import LANGUAGE_MODELLING
 from xclrun.data.content import LONG_SENTENCE
 from xclrun.data.example import OUTSIDE, Dataset, Example, same_sentence
 
 Counts = TypeVar("Counts")
 
 # Name → (counted unit, rest of the sentence): ``2 sentences with an error: skipped``. `Dataset.notes` has all but the
-# last four; readers and `xclrun.data.content` count them.
+# last five; readers and `xclrun.data.content` count them.
 NOTES = {
     "skipped": ("sentence", "with an error: skipped"),
     "ignored_files": ("file", "ignored, since the layout prefers another file of the split"),
@@ -65,6 +67,7 @@ NOTES = {
     "unseen_labels": ("sentence", "with a label that is not in the training data: scored as wrong"),
     "stray_tags": ("tag", "I-… after O or after another type: read as the beginning of a span"),
     "test_in_train": ("test sentence", "that the language's training split contains too"),
+    "ngrams_in_train": ("test document", "with 13 words (characters in th, zh and ja) in a row of the training split"),
     "test_is_dev": ("test sentence", "of a test split that is part of the dev split, which selects epochs"),
 }
 
@@ -72,7 +75,7 @@ NOTES = {
 def count_notes(dataset: Dataset) -> dict[str, dict[str, int]]:
     """Return name → place → count, if positive; the place is ``language/split``, or the language for test_…."""
     notes = {**dataset.notes, "unseen_labels": dataset.unseen_labels}
-    notes |= {name: {} for name in ("stray_tags", "test_in_train", "test_is_dev")}
+    notes |= {name: {} for name in ("stray_tags", "test_in_train", "ngrams_in_train", "test_is_dev")}
     for (language, split), examples in dataset.splits.items():
         # Skip blocks, whose examples are counted with their language.
         if language in dataset.languages and dataset.task_of(language).tag_spans:
@@ -82,6 +85,8 @@ def count_notes(dataset: Dataset) -> dict[str, dict[str, int]]:
     for language in dataset.languages:
         if n := also_in(dataset, language, "train"):
             notes["test_in_train"][language] = n
+        if dataset.task_of(language) == LANGUAGE_MODELLING and (n := shared_ngrams(dataset, language)):
+            notes["ngrams_in_train"][language] = n
         if also_in(dataset, language, "dev") == (n := len(dataset.split(language, "test"))):
             notes["test_is_dev"][language] = n
     return {name: counts for name, counts in notes.items() if counts or name == "unseen_labels"}
@@ -144,6 +149,33 @@ def also_in(dataset: Dataset, language: str, split: str) -> int:
         return sum(tested[sentence] for sentence in tested.keys() & sentences)
 
     return _once(("also_in", other, test), count)
+
+
+# Length of the n-grams whose occurrence in training data is noted (Brown et al. 2020, appendix C), and languages whose
+# n-grams are of characters, because they are written without spaces.
+NGRAM = 13
+OF_CHARACTERS = ("th", "zh", "ja")
+
+
+def shared_ngrams(dataset: Dataset, language: str) -> int:
+    """Count the test documents of a language that share an n-gram with its training split, ignoring case."""
+    splits = {split: dataset.fingerprints[language, split] for split in ("train", "test")}
+    known = language_of(language)
+    characters = known is not None and known.code in OF_CHARACTERS
+
+    def ngrams(example: Example) -> Iterator[tuple[str, ...]]:
+        words = same_sentence(example)
+        units = tuple("".join(words)) if characters else words
+        return (units[i : i + NGRAM] for i in range(len(units) - NGRAM + 1))
+
+    def count() -> int:
+        tested = [set(ngrams(example)) for example in dataset.split(language, "test")]
+        # Memory depends on the test split only: training splits can be large.
+        searched = set().union(*tested)
+        seen = {ngram for example in dataset.split(language, "train") for ngram in ngrams(example) if ngram in searched}
+        return sum(not seen.isdisjoint(of_document) for of_document in tested)
+
+    return _once(("ngrams", *splits.values(), str(characters)), count)
 
 
 # Cache: the datasets of a sweep on buckets share most splits, so each split is examined only once.

@@ -71,7 +71,7 @@ class Ends:
     def of(cls, tokenizer: Any) -> Ends:
         if tokenizer.eos_token_id is None:
             raise UsageError("the tokenizer has no end of text (eos_token), so the model could not learn to stop")
-        whole, plain = tokenizer("a")["input_ids"], _pieces(tokenizer, ["a"])[0]
+        whole, plain = tokenizer("a")["input_ids"], subwords(tokenizer, ["a"])[0]
         at = next((i for i in range(len(whole)) if whole[i : i + len(plain)] == plain), 0)
         added = {i for i, token in tokenizer.added_tokens_decoder.items() if token.special}
         return cls(tuple(whole[:at]), tokenizer.eos_token_id, frozenset(added | set(tokenizer.all_special_ids)))
@@ -205,7 +205,7 @@ class _Writer:
         header, found, _ = whole.removeprefix(before).partition(answer)
         if not whole.startswith(before) or not found:
             return ""
-        [pieces] = _pieces(self.tokenizer, [header])
+        [pieces] = subwords(self.tokenizer, [header])
         text: str = self.tokenizer.decode(pieces, skip_special_tokens=True, clean_up_tokenization_spaces=False)
         return text.strip()
 
@@ -242,15 +242,15 @@ def _encoded(
     pairs: Sequence[_Pair], tokenizer: Any, ends: Ends, chat: bool
 ) -> Iterator[tuple[list[int], list[int], int]]:
     """Yield the subwords of prompt and target of each pair, and its mark."""
-    prompts = _pieces(tokenizer, [pair.prompt for pair in pairs])
-    wholes = _pieces(tokenizer, [pair.prompt + pair.completion for pair in pairs])
+    prompts = subwords(tokenizer, [pair.prompt for pair in pairs])
+    wholes = subwords(tokenizer, [pair.prompt + pair.completion for pair in pairs])
     first = list(ends.start)
     for pair, prompt, whole in zip(pairs, prompts, wholes, strict=True):
         mark = 0
         if whole[: len(prompt)] == prompt and not pair.apart:
             completion = whole[len(prompt) :]
         else:
-            [completion], mark = _pieces(tokenizer, [pair.completion]), _ALONE
+            [completion], mark = subwords(tokenizer, [pair.completion]), _ALONE
         if not chat:
             if prompt[: len(first)] != first:
                 prompt = first + prompt
@@ -266,13 +266,13 @@ def _encoded(
 
 def _apart(pairs: Sequence[_Pair], tokenizer: Any, ends: Ends) -> Iterator[tuple[list[int], list[int], int]]:
     """Yield the subwords of prompt and target of each pair, both with an end, and no mark."""
-    prompts = _pieces(tokenizer, [pair.prompt for pair in pairs])
-    completions = _pieces(tokenizer, [pair.completion for pair in pairs])
+    prompts = subwords(tokenizer, [pair.prompt for pair in pairs])
+    completions = subwords(tokenizer, [pair.completion for pair in pairs])
     for prompt, completion in zip(prompts, completions, strict=True):
         yield [*ends.start, *prompt, ends.end], [*completion, ends.end], 0
 
 
-def _pieces(tokenizer: Any, texts: Sequence[str]) -> list[list[int]]:
+def subwords(tokenizer: Any, texts: Sequence[str]) -> list[list[int]]:
     if not texts:
         return []
     options = {"add_special_tokens": False, "return_attention_mask": False, "return_token_type_ids": False}

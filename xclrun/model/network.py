@@ -21,6 +21,7 @@ from torch.func import functional_call
 from torch.nn import functional
 
 from xclrun.config.schema import ModelConfig
+from xclrun.core.errors import UsageError
 from xclrun.core.identity import derive
 from xclrun.core.task import INTENT_SLOTS, Task
 from xclrun.data.batches import Batch
@@ -194,17 +195,21 @@ class Model(nn.Module):
         else:
             assert batch.lengths is not None
             shape = encoder.config
-            linear = 2 * shape.hidden_size + shape.intermediate_size
+            inner = getattr(shape, "intermediate_size", None) or 4 * shape.hidden_size
+            linear = 2 * shape.hidden_size + inner
             packing = Packing.of(batch.lengths, batch.input_ids.shape[1], linear)
             arrays = {"rows": torch.from_numpy(packing.rows), "first": torch.from_numpy(packing.first)}
             moved = to_device(arrays, batch.input_ids.device)
             rows, first = moved["rows"], moved["first"]
         source, positions, sentences = rows
+        # Let padding attend to padding, because softmax needs a finite score in each row.
+        blocks = sentences.unsqueeze(2) == sentences.unsqueeze(1)
+        if self.last:
+            hidden = _causal_states(encoder, batch.input_ids.take(source), positions, blocks).flatten(0, 1)
+            return self._selected(batch, hidden, first, first + _end(batch).squeeze(1))
         # In RoBERTa's family, positions start after the padding's row.
         padding: int | None = encoder.embeddings.position_embeddings.padding_idx
         positions = positions if padding is None else positions + (padding + 1)
-        # Let padding attend to padding, because softmax needs a finite score in each row.
-        blocks = sentences.unsqueeze(2) == sentences.unsqueeze(1)
         inputs = {
             "input_ids": batch.input_ids.take(source),
             "token_type_ids": batch.token_type_ids.take(source),
@@ -216,8 +221,11 @@ class Model(nn.Module):
                 output = encoder.encoder(embedded, attention_mask=_additive(blocks, embedded))
         else:
             output = encoder(**inputs, attention_mask=blocks.to(torch.float32))
-        hidden = output.last_hidden_state.flatten(0, 1)
-        cls = hidden.index_select(0, first)
+        return self._selected(batch, output.last_hidden_state.flatten(0, 1), first, first)
+
+    def _selected(self, batch: Batch, hidden: Tensor, first: Tensor, at: Tensor) -> Features:
+        """Return features of packed sentences from all states (R · C, H); ``at``: places of whole sentences, (B,)."""
+        cls = hidden.index_select(0, at)
         if not self.head_of(batch.task).reads_words:
             return Features(cls, None)
         return Features(cls, functional.embedding(first.unsqueeze(1) + batch.word_pieces, hidden))
@@ -239,6 +247,21 @@ class Model(nn.Module):
     def predict(self, batch: Batch) -> Prediction:
         """Return the predictions of the head of a batch's task (`Head.predict`)."""
         return self.head_of(batch.task).predict(batch, self(batch))
+
+
+def _causal_states(encoder: Any, ids: Tensor, positions: Tensor, blocks: Tensor) -> Tensor:
+    """Return the states (R, C, H) of packed texts in a causal encoder; ``blocks``, (R, C, C): equal texts.
+
+    The mask is explicit: with positions alone, transformers separates texts only without a cache and without a mask.
+    """
+    if encoder.config._attn_implementation != "sdpa":
+        raise UsageError("trainer.packing=true: needs the attention implementation sdpa; use packing=false")
+    causal = torch.ones(blocks.shape[1:], dtype=torch.bool, device=blocks.device).tril()
+    mask = (blocks & causal).unsqueeze(1)
+    states: Tensor = encoder(
+        input_ids=ids, position_ids=positions, attention_mask=mask, use_cache=False
+    ).last_hidden_state
+    return states
 
 
 def _end(batch: Batch) -> Tensor:

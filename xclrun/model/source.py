@@ -156,7 +156,7 @@ def learned_from(dataset: Dataset) -> Iterator[str]:
     for language in sorted(origin.languages):
         for example in origin.split(language, "train"):
             if dataset.task_of(language).writes:
-                yield from (example.whole, " " + example.target.references[0])
+                yield from (example.whole, *([] if example.target is None else [" " + example.target.references[0]]))
                 continue
             yield " ".join(example.tokens)
             if dataset.task_of(language).pairs and example.text_b is not None:
@@ -193,6 +193,31 @@ def check_layers(model: ModelConfig) -> None:
         raise UsageError(f"model.layers={model.layers}: the encoder has {layers} layers")
 
 
+def check_packing(model: ModelConfig, writes: bool, key: str) -> None:
+    """Check that texts can be packed; ``writes``: whether the model is a causal language model."""
+    if not writes:
+        check_masks(model, key)
+    elif (reason := _causal_unpacked(model)) is not None:
+        raise UsageError(f"{key}=true {subject_of(model)}: {reason}; use {key}=false")
+
+
+def packs(model: ModelConfig, writes: bool) -> bool:
+    """Whether texts can be packed; ``writes``: whether the model is a causal language model."""
+    return (_causal_unpacked(model) if writes else _without_masks(model)) is None
+
+
+def _causal_unpacked(model: ModelConfig) -> str | None:
+    """Return why texts cannot be packed for a causal language model; None if they can."""
+    config = settings_of(model)
+    kind = family(config, subject_of(model))
+    if not kind.causal or config.get("model_type") == "bloom":
+        return f"{kind.title} does not read positions"
+    window = config.get("sliding_window") if config.get("use_sliding_window", True) else None
+    if window is not None and window < model.max_length:
+        return f"its layers attend to {window} subwords, which must be at least model.max_length={model.max_length}"
+    return None
+
+
 def check_masks(model: ModelConfig, key: str) -> None:
     """Check that the encoder accepts positions and masks, which packing and CUDA graphs need.
 
@@ -202,11 +227,6 @@ def check_masks(model: ModelConfig, key: str) -> None:
     if (unfit := _without_masks(model)) is not None:
         needed = f"needs an encoder of BERT's or RoBERTa's family ({', '.join(BERTS)}) with absolute positions"
         raise UsageError(f"{key}=true {subject_of(model)}: {needed}, not '{unfit}'")
-
-
-def accepts_masks(model: ModelConfig) -> bool:
-    """Whether the encoder accepts positions and masks, which packing and CUDA graphs need."""
-    return _without_masks(model) is None
 
 
 def _without_masks(model: ModelConfig) -> str | None:

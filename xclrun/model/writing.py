@@ -8,6 +8,8 @@ prompts are never computed.
 Texts are written greedily, by `generate` of transformers with a cache of keys and values; prompts of causal models are
 padded on the left. A folder's generation_config.json is never read, so no sampling, penalty or length limit leaks from
 it.
+
+`Documents` is the same head for the task ``language_modelling``, which scores documents and writes nothing.
 """
 
 from __future__ import annotations
@@ -21,6 +23,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
+from torch.utils.checkpoint import checkpoint
 
 from xclrun.config.schema import LossPer, TextConfig
 from xclrun.core.errors import UsageError
@@ -234,4 +237,48 @@ class Writer(Head):
         return columns
 
 
-packaged("head", ["writer"])
+# Logits that are computed at once. More would need gigabytes: every subword of a document is predicted.
+LOGITS = 1 << 26
+
+
+@register("documents")
+class Documents(Writer):
+    """The output layer of a causal language model, for documents in one row or several (`xclrun.data.documents`)."""
+
+    def log_likelihood(self, batch: Batch, output: Output) -> Tensor:
+        """Return ln p(predicted subwords) of each row, (B,)."""
+        assert output.states is not None
+        layer = self.layer
+        states, target = batch.word_rows(output.states), batch.word_rows(batch.tags)
+        size = max(1, LOGITS // len(layer["weight"]))
+
+        def score(states: Tensor, target: Tensor) -> Tensor:
+            return -functional.cross_entropy(self.score_states(states, layer), target, reduction="none")
+
+        if len(states) <= size:
+            each = score(states, target)
+        else:
+            # The backward pass computes the logits again, part by part.
+            parts = zip(states.split(size), target.split(size), strict=True)
+            each = torch.cat([checkpoint(score, *part, use_reentrant=False) for part in parts])
+        return batch.padded(each.unsqueeze(1)).sum(dim=(1, 2))
+
+    def stops(self, encoded: Encoded, limits: Limits) -> list[int]:
+        return [encoded.tokenizer.eos_token_id]
+
+    def columns(
+        self, values: Mapping[str, np.ndarray], examples: Sequence[Example], target: Targets, encoded: Encoded
+    ) -> dict[str, list[Any]]:
+        # The windows of a document are consecutive rows with its ID.
+        starts = np.flatnonzero(np.append(True, encoded.ids[1:] != encoded.ids[:-1]))
+        log2, marks = values["log2"].astype(float), np.asarray(encoded.marks)
+        # Of a training document that was cut, the probability is not that of the whole document.
+        log2[(marks & CUT_TARGET) > 0] = np.nan
+        return {
+            "log2_reference": np.add.reduceat(log2, starts).tolist(),
+            "reference_bytes": [len(example.whole.encode()) for example in examples],
+            "reference_pieces": np.add.reduceat(encoded.word_pieces.lengths, starts).tolist(),
+        }
+
+
+packaged("head", ["writer", "documents"])

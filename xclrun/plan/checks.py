@@ -25,14 +25,14 @@ from xclrun.core.errors import UsageError
 from xclrun.core.identity import NESTED
 from xclrun.core.ranks import launched
 from xclrun.core.stream import Mixture, keys_of, sequence
-from xclrun.core.task import writes
+from xclrun.core.task import scores_texts
 from xclrun.data.batches import EVEN_PIECES
 from xclrun.data.encodings import encoding_of
 from xclrun.data.example import Dataset
 from xclrun.data.texts import check_texts
 from xclrun.model.families import FAMILIES, Family, number, positions
 from xclrun.model.folder import BERTS
-from xclrun.model.source import accepts_masks, check_masks, depth, family_of, settings_of, subject_of
+from xclrun.model.source import check_masks, check_packing, depth, family_of, packs, settings_of, subject_of
 from xclrun.strategy import Strategy, nested
 from xclrun.strategy.shared.adapters import Adapter, AdapterSettings, LowRankSettings, resolved_library
 
@@ -53,6 +53,9 @@ def check_tasks(config: Config, dataset: Dataset, strategy: Strategy[Any]) -> No
             raise UsageError(f"model.label_on=all dataset.task={task.name}: only intent_slots supports label_on=all")
         encoding = encoding_of(task)
         encoding.check(config.model)
+        stride, longest = config.evaluate.stride, config.model.max_length
+        if encoding.strides and stride is not None and stride > longest:
+            raise UsageError(f"evaluate.stride={stride}: must be at most model.max_length={longest}")
         if config.evaluate.attention and not encoding.whole:
             raise UsageError(
                 f"evaluate.attention=true dataset.task={task.name}: not supported for texts split into windows"
@@ -67,7 +70,7 @@ def with_library(config: Config) -> Config:
     Raises:
         UsageError: the library does not support the task.
     """
-    writing = writes(plain(config.dataset))
+    writing = scores_texts(plain(config.dataset))
 
     def resolved(settings: StrategyConfig) -> StrategyConfig:
         inner = {key: value for key in NESTED if (value := getattr(settings, key, None)) is not None}
@@ -79,8 +82,11 @@ def with_library(config: Config) -> Config:
     return replace(config, strategy=resolved(config.strategy))
 
 
-def with_packing(config: Config, strategy: Strategy[Any]) -> Config:
+def with_packing(config: Config, strategy: Strategy[Any], writes: bool = False) -> Config:
     """Replace ``packing: auto`` in all trainers: true if encoder, strategy and trainer support it, else false.
+
+    Args:
+        writes: whether the model is a causal language model (`Task.writes`).
 
     Raises:
         UsageError: ``packing`` is true, but the encoder, the strategy or another setting does not support it.
@@ -89,12 +95,12 @@ def with_packing(config: Config, strategy: Strategy[Any]) -> Config:
     for name, trainer in config.trainers.items():
         refused = _packing_refused(config, name, trainer, strategy)
         if trainer.packing is True:
-            check_masks(config.model, f"{name}.packing")
+            check_packing(config.model, writes, f"{name}.packing")
             if refused is not None:
                 raise UsageError(refused)
         elif trainer.packing == AUTO:
-            packs = refused is None and not trainer.cuda_graphs and accepts_masks(config.model)
-            resolved[name] = replace(trainer, packing=packs)
+            auto = refused is None and not trainer.cuda_graphs and packs(config.model, writes)
+            resolved[name] = replace(trainer, packing=auto)
     if resolved == config.trainers:
         return config
     protocol = config.protocol
@@ -217,7 +223,8 @@ def check_encoder(config: Config, dataset: Dataset, strategy: Strategy[Any]) -> 
 
 
 def _check_writing(config: Config, dataset: Dataset, kind: Family) -> None:
-    """Check that a language model can be trained, and can write texts."""
+    """Check that a language model can be trained and, if the task generates texts, can write them."""
+    generates = not all(target.task.scores_only for target in dataset.targets)
     model, new = config.model, config.new_tokens
     if not (kind.causal or kind.with_decoder):
         decoders = ", ".join(name for name, other in FAMILIES.items() if other.causal or other.with_decoder)
@@ -227,7 +234,13 @@ def _check_writing(config: Config, dataset: Dataset, kind: Family) -> None:
     if model.trim_vocabulary:
         raise UsageError("model.trim_vocabulary=true: texts may need any subword; use false")
     if kind.with_decoder:
+        if not generates:
+            raise UsageError(
+                f"{subject_of(model)} dataset.task=language_modelling: {kind.title} is no causal model; choose one"
+            )
         _check_decoder(model, dataset)
+        return
+    if not generates:
         return
     check_texts(model)
     if config.evaluate.generate is Generated.test and new >= model.max_length:

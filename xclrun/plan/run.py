@@ -309,7 +309,7 @@ def plan_run(config: Config) -> Run:
         data = _identity(dataset)
     config = with_library(config)
     strategy = make(config.strategy)
-    config = with_packing(config, strategy)
+    config = with_packing(config, strategy, any(target.task.writes for target in dataset.targets))
     stream = _checked(config, dataset, strategy, order)
     resolved = plain(config)
     return Run(

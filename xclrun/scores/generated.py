@@ -56,6 +56,7 @@ def statistics(metric: str, columns: Columns, key: str, reader: str = "") -> np.
     """
     functions: dict[str, Callable[[], np.ndarray]] = {
         "reference_bits": lambda: reference_bits(columns),
+        "bits_per_byte": lambda: reference_bits(columns),
         "text_exact": lambda: exact(columns),
         "text_answer_exact": lambda: answer_exact(columns, answers.rule_of(key, reader)),
         "chrf": lambda: chrf_counts(columns),

@@ -87,7 +87,8 @@ def encodings(run: Run, warn: Callable[[str], None] = note) -> Encodings:
             for target in dataset.targets
         ]
     )
-    key = (run.encoder, json.dumps(run.resolved["model"]), sets, str(run.cache))
+    stride = run.config.evaluate.stride
+    key = (run.encoder, json.dumps([run.resolved["model"], stride]), sets, str(run.cache))
     if _common is None or _common[0] != key:
         tokenizer, whole = load_tokenizer(config, dataset, run.cache, warn), dataset.origin
         token_ids = None
@@ -110,8 +111,10 @@ def encodings(run: Run, warn: Callable[[str], None] = note) -> Encodings:
 
 def _encode(run: Run, dataset: Dataset, split: tuple[str, str], tokenizer: Any) -> Encoded:
     target = dataset.targets_of(split[0])
-    decoder = target.task.writes and family_of(run.config.model).with_decoder
-    encoded = encode_task(dataset.splits[split], tokenizer, target, run.config.model, split[1], decoder)
+    config = run.config
+    decoder = target.task.writes and family_of(config.model).with_decoder
+    stride = config.evaluate.stride
+    encoded = encode_task(dataset.splits[split], tokenizer, target, config.model, split[1], decoder, stride)
     return encoded if dataset.task is not None else replace(encoded, task=target.task.place)
 
 

@@ -92,7 +92,8 @@ def parse(row: Row, place: Place, names: Mapping[str, str] | None = None, chat: 
         value = {"choices": choices, "answer": _answer(choices, target), "turns": turns}
     elif turns:
         value = {"references": target, "turns": turns}
-    assert place.task.target is not None
+    if place.task.target is None:
+        raise UsageError(f"dataset.task={place.task.name}: rows of prompts are for text_to_text; use dataset=documents")
     try:
         converted = place.task.target(value)
     except (TypeError, ValueError) as error:
