@@ -31,7 +31,7 @@ import numpy as np
 from safetensors.numpy import load_file, save_file
 
 from xclrun.command.plan import plan_runs
-from xclrun.model import e5
+from xclrun.model.e5 import E5
 
 # What runs import, and what the GPU tests import; only the source of antlr4 is published.
 PACKAGES = ("hydra-core", "omegaconf", "rich", "pytorch-crf", "submitit", "cloudpickle")
@@ -56,7 +56,7 @@ def reduced_encoder(sentences: Sequence[Sequence[str]], target: Path) -> None:
     """Write multilingual-e5-small with the subwords of ``sentences`` (lists of words) into the folder ``target``."""
     from transformers import AutoTokenizer
 
-    source = e5.folder()
+    source = E5.folder()
     whole = AutoTokenizer.from_pretrained(source)
 
     def segmented(tokenizer: Any) -> list[list[int]]:
