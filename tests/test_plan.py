@@ -67,7 +67,7 @@ KEYS = {
         order.measure order.features strategy.pretrained model.hub model.revision model.path model.package
         model.windows.stride model.windows.question model.windows.answer model.max_target model.source_lr
         dataset.text.prompt dataset.text.completion dataset.text.system dataset.text.template dataset.text.loss_per
-        generation.max_new_tokens generation.batch_tokens generation.stop evaluate.generate
+        generation.max_new_tokens generation.batch_tokens generation.stop evaluate.generate evaluate.stride
         trainer.checkpoint_minutes trainer.gradient_checkpointing
         tracking.enabled tracking.to tracking.uri tracking.experiment sweep_name
         paths.outputs paths.store store.keep runtime.device runtime.threads runtime.deterministic

@@ -253,7 +253,11 @@ def test_the_runs_of_one_frame_choose_the_rows_of_another(study: Study) -> None:
     assert set(study.scores(run=naive.index)["run"]) == set(naive.index)
     hop = study.scores()["hop"].max()
     assert len(study.predictions(naive.index[0], hop=hop)) > 0
-    assert xclrun.load(study.outputs, metrics="label_bits").scores(metric="label_bits")["score"].notna().all()
+
+
+@pytest.mark.usefixtures("forget_plugins")
+def test_a_metric_is_added_by_its_name(outputs: Path) -> None:
+    assert xclrun.load(outputs, metrics="label_bits").scores(metric="label_bits")["score"].notna().all()
 
 
 def test_rows_are_chosen_by_the_columns_and_runs_by_keys_of_the_config(study: Study) -> None:

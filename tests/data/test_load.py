@@ -14,7 +14,7 @@ import pytest
 from omegaconf import OmegaConf
 
 from xclrun.config.schema import DatasetConfig, TagsAre
-from xclrun.core.errors import UsageError
+from xclrun.core.errors import UsageError, did_you_mean
 from xclrun.core.task import INTENT_SLOTS, SEQUENCE_CLASS
 from xclrun.data import load
 from xclrun.data.example import SPLITS, Dataset, Example
@@ -171,12 +171,12 @@ def refusal(cfg: DatasetConfig) -> str:
     [
         (
             {"reader": "mtpo"},
-            f"dataset.reader=mtpo: unknown; did you mean 'mtop'? Known: {', '.join(sorted(READERS))}",
+            f"dataset.reader=mtpo: unknown; {did_you_mean('mtpo', READERS)}",
         ),
         (
             {"task": "intents"},
             "dataset.task=intents: unknown; did you mean 'intent_slots'? "
-            "Known: intent_slots, sequence_class, span, statement_truth, text_to_text, token_tags",
+            "Known: intent_slots, language_modelling, sequence_class, span, statement_truth, text_to_text, token_tags",
         ),
         ({"max_train": 0}, "dataset.max_train=0: must be at least 1, or null for all examples"),
         ({"max_eval": -1}, "dataset.max_eval=-1: must be at least 1, or null for all examples"),

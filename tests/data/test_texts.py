@@ -15,7 +15,7 @@ from xclrun.core.task import TEXT_TO_TEXT
 from xclrun.core.texts import reply
 from xclrun.data.batches import Encoded, concat
 from xclrun.data.example import Example, Targets, fingerprint
-from xclrun.data.texts import MARKS, encode_texts, written
+from xclrun.data.texts import MARKS, check_texts, encode_texts, written
 
 PLAIN = TextConfig()
 TALK = TextConfig(template=Template.chat, completion="{output}")
@@ -116,7 +116,7 @@ def test_a_reference_longer_than_the_positions_has_no_target_in_test() -> None:
 
 def test_a_prompt_and_a_target_need_room() -> None:
     with pytest.raises(UsageError, match=r"model\.max_target=8.*below model\.max_length=8"):
-        encode(example("a", "b"), max_length=8, max_target=8)
+        check_texts(ModelConfig(name="x", max_length=8, max_target=8))
 
 
 def test_words_are_not_text_so_lines_and_double_spaces_stay() -> None:

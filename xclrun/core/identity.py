@@ -23,7 +23,7 @@ from typing import Any, Protocol
 
 from xclrun.core.graph import Kind, Plan, Result, Stage, needs_of, parts_of
 from xclrun.core.stream import Hop, Stream
-from xclrun.core.task import makes_statements, unread_settings, writes
+from xclrun.core.task import makes_statements, reads_documents, unread_settings, writes
 
 # Version of the algorithms, part of all IDs and keys. Increase it when a code change can change a result.
 ALGORITHMS = 1
@@ -132,6 +132,7 @@ def identity(config: Mapping[str, Any]) -> dict[str, Any]:
         "dataset.buckets": config.get("shots") is not None,
         "dataset.statements": makes_statements(dataset),
         **dict.fromkeys(("dataset.text", "evaluate.generate"), writes(dataset)),
+        "evaluate.stride": reads_documents(dataset),
         "generation": writes(dataset) and config.get("evaluate", {}).get("generate") != "none",
     }
     excluded = NOT_IDENTITY | {key for key, used in has_effect.items() if not used}

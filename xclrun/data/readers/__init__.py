@@ -23,7 +23,7 @@ from xclrun.data.readers.collect import Notes, Parse, Place, Splits, read_files
 from xclrun.data.readers.files import SPLIT_NAMES, SplitFile, check_layout, find_files, lines, named_files
 
 _CONTENT = {"label": "a label of each text", "tags": "tags of words", "answers": "questions with answers",
-            "target": "a target of each text"}  # fmt: skip
+            "target": "a target of each text", "text": "documents"}  # fmt: skip
 COLUMNS = frozenset(_CONTENT)
 # Default columns of a reader.
 USUAL = frozenset(("label", "tags"))

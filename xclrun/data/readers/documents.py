@@ -20,7 +20,7 @@ ENDS = ("txt", "txt.gz", "jsonl", "jsonl.gz")
 LAYOUT = tuple(f"{{language}}{separator}{{split}}.{end}" for end in ENDS for separator in "/.")
 
 
-@reader("documents", LAYOUT)
+@reader("documents", LAYOUT, gives=["text"])
 def read(cfg: DatasetConfig) -> tuple[Splits, Notes]:
     """Documents: text files with blank lines between documents, or rows with `text`."""
     if cfg.hub is not None:
