@@ -22,9 +22,11 @@ from xclrun.compose.jobs import Composed, compose_command, compose_jobs, composi
 from xclrun.compose.overrides import load_config_dir
 from xclrun.compose.sweep import expand, grids, sweep_nodes
 from xclrun.config.files import choices, published, sweep_files
+from xclrun.config.schema import plain
 from xclrun.core.errors import UsageError
 from xclrun.core.identity import digest, identity
 from xclrun.plan import plan_jobs, plan_run
+from xclrun.plan.checks import with_library
 from xclrun.report.fewshot.data import method_name
 from xclrun.report.published import ccl_tables, table_of
 from xclrun.report.published.ed import ed_tables
@@ -85,7 +87,7 @@ def of_jobs(
 
 def planned(name: str, runs: bool) -> dict[str, Any]:
     """Return what the golden file holds of a sweep: the number of its jobs and the hashes of their identity."""
-    found = of_jobs(identities, name, (), lambda job: digest(identity(job.resolved)))
+    found = of_jobs(identities, name, (), lambda job: digest(identity(plain(with_library(job.config)))))
     result: dict[str, Any] = {"jobs": len(found), "configs": digest(sorted(found))[:16]}
     if runs:
         ids = of_jobs(run_ids, name, SMALL, lambda job: plan_run(job.config).id)
