@@ -54,7 +54,7 @@ class ERACE(MemoryStrategy[ERACESettings]):
     settings_type = ERACESettings
 
     def unsupported(self, tasks: Sequence[Task]) -> str | None:
-        if any(task.needs - {"label", "tags"} for task in tasks):
+        if any(task.writes or task.needs - {"label", "tags"} for task in tasks):
             return "its targets are no classes, so there are no classes to exclude; use strategy=er"
         if self.settings.cosine is not None and any(task.label is None for task in tasks):
             return "strategy.cosine needs class heads, which not all tasks have; use strategy.cosine=null"
