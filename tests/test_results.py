@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import re
+from contextlib import suppress
 from fractions import Fraction
 from pathlib import Path
 from statistics import fmean, stdev
 
+import numpy as np
 import pandas as pd
 import pytest
-from scipy.stats import ttest_rel
+from scipy.stats import spearmanr, t, ttest_rel
 from statsmodels.stats.multitest import multipletests
 from statsmodels.stats.power import TTestPower
 
@@ -186,7 +188,7 @@ def test_numbers_of_findings_stand_in_tables(page: Path) -> None:
 @pytest.mark.parametrize("report", ["ccl_small", "ccl_small_macro"])
 def test_the_papers_findings_are_tested_as_reports_test_them(report: str) -> None:
     """Each pair by its own paired t-test over the orders, F and FP alone, with Holm's correction over all tests."""
-    text = (RESULTS / "ccl-small.md").read_text(encoding="utf-8")
+    text = whole(RESULTS / "ccl-small.md")
     [table] = [
         rows(content) for name, file, content in PLACE.findall(text) if name == report and file.endswith("_findings.md")
     ]
@@ -228,7 +230,7 @@ def test_the_papers_findings_are_tested_as_reports_test_them(report: str) -> Non
 
 def test_the_second_seed_stands_beside_the_first() -> None:
     """Means, spreads and differences of both seeds, over the orders that both have."""
-    text = (RESULTS / "ccl-small.md").read_text(encoding="utf-8")
+    text = whole(RESULTS / "ccl-small.md")
     section = text.split("\n## A second seed\n")[1].split("\n## ")[0]
     spreads, differences = (rows(block) for block in re.findall(r"(?:^\|.*\n)+", PLACE.sub("", section), re.MULTILINE))
     metrics = {"intent": "intent_accuracy", "slots": "slot_f1"}
@@ -261,6 +263,88 @@ def test_the_second_seed_stands_beside_the_first() -> None:
         "< 0.001" if value < 0.001 else f"{value:.3f}" for value in holm
     ]
     assert (len(spreads), len(differences)) == (12, 8)
+
+
+def orders_of(report: str, strategy: str, metric: str, measure: str) -> list[float]:
+    """Return a measure in percent in each of the six orders; models that do not depend on the order have one value."""
+    frame = read_csv(RESULTS / "ccl-small" / f"{report}.csv", keep_default_na=False, na_values={"value": [""]})
+    own = frame[(frame["strategy"] == strategy) & (frame["metric"] == metric) & (frame["measure"] == measure)]
+    values = own[(own["language"] == "") & (own["order"] != "mean") & own["value"].notna()].set_index("order")["value"]
+    return [100 * float(values.get(f"order{number}", values.iloc[0])) for number in range(1, 7)]
+
+
+def analyses(heading: str) -> list[dict[str, str]]:
+    """Return the table below a heading of the appendix with analyses."""
+    text = (RESULTS / "ccl-small" / "analyses.md").read_text(encoding="utf-8")
+    return rows(text.split(f"\n## {heading}\n")[1].split("\n## ")[0].replace("`", ""))
+
+
+NAMED = {"intents": "intent_accuracy", "slots": "slot_f1"}
+
+
+def test_equivalences_are_two_one_sided_t_tests() -> None:
+    table, margins = analyses("Equivalence with naive"), (1, 2, 3)
+    found = []
+    for row in table:
+        of = [orders_of("ccl_small", name, NAMED[row["metric"]], row["measure"]) for name in (row["strategy"], "naive")]
+        delta = [one - two for one, two in zip(*of, strict=True)]
+        mean, error = fmean(delta), stdev(delta) / len(delta) ** 0.5
+        assert row["Δ"] == f"{mean:+.2f}"
+        found.append([float(t.sf((margin - abs(mean)) / error, len(delta) - 1)) for margin in margins])
+    for margin, p in zip(margins, zip(*found, strict=True), strict=True):
+        corrected = multipletests(p, method="holm")[1]
+        expected = [f"{one:.3f} ({two:.3f})" for one, two in zip(p, corrected, strict=True)]
+        assert [row[f"p, ±{margin}"] for row in table] == expected
+        assert sum(corrected < 0.05) == {1: 0, 2: 3, 3: 12}[margin]
+
+
+def test_components_of_variance_are_those_of_a_two_way_table() -> None:
+    table = analyses("Variance of orders and seeds")
+    for row in table:
+        delta = [
+            [
+                one - two
+                for one, two in zip(
+                    orders_of(report, row["strategy"], NAMED[row["metric"]], row["measure"]),
+                    orders_of(report, "naive", NAMED[row["metric"]], row["measure"]),
+                    strict=True,
+                )
+            ]
+            for report in ("ccl_small", "ccl_small_seed2")
+        ]
+        # With two seeds: the spread of the differences between seeds is twice the variance of runs.
+        between = [one - two for one, two in zip(*delta, strict=True)]
+        runs = stdev(between) ** 2 / 2
+        orders = stdev([fmean(pair) for pair in zip(*delta, strict=True)]) ** 2 - runs / 2
+        seeds = fmean(between) ** 2 / 2 - runs / 6
+        assert row["Δ"] == f"{fmean(map(fmean, delta)):+.2f}"
+        expected = [f"{max(0.0, component) ** 0.5:.2f}" for component in (orders, seeds, runs)]
+        assert [row["std of orders"], row["std of seeds"], row["std of runs"]] == expected
+    assert [row["std of seeds"] for row in table] == ["0.00"] * 8
+
+
+def test_ranks_over_resampled_orders_are_near_those_of_random_resamples() -> None:
+    published = pd.read_csv(RESULTS.parents[1] / "xclrun/report/published/ccl_tables.csv", keep_default_na=False)
+    published = published[published["table"].isin([10, 11, 12]) & (published["language"] == "")]
+    ours = {"lang_spec_enc_1_9": "lang_spec_enc", "lang_spec_ft_ada_t": "lang_spec_ft+lang_spec_ada_t"}
+    draws = np.random.default_rng(1).integers(0, 6, (1000, 6))
+    for row in analyses("Ranks over resampled orders"):
+        metric = NAMED[row["metric"]]
+        own = published[(published["metric"] == metric) & (published["measure"] == row["measure"])]
+        means = own.assign(value=own["value"].astype(float)).groupby("model")["value"].mean()
+        for report, name in (("ccl_small", "ρ"), ("ccl_small_macro", "ρ, macro F1")):
+            if not row[name]:
+                continue
+            values = {}
+            for model in means.index:
+                with suppress(IndexError):
+                    values[model] = orders_of(report, ours.get(model, model), metric, row["measure"])
+            paper, table = means[list(values)].to_numpy(), np.array(list(values.values()))
+            assert int(row["models"]) == len(values)
+            assert row[name] == f"{spearmanr(paper, table.mean(1)).statistic:.2f}"
+            low, high = map(float, row[name.replace("ρ", "interval")].strip("[]").split(", "))
+            rho = [spearmanr(paper, table[:, draw].mean(1).round(9)).statistic for draw in draws]
+            assert np.percentile(rho, [2.5, 97.5]) == pytest.approx([low, high], abs=0.06)
 
 
 def test_a_mean_without_an_interval_is_compared_with_the_interval_of_the_page() -> None:
