@@ -115,7 +115,7 @@ def test_the_installed_program_is_that_of_the_wheel(program: Path, tmp_path: Pat
 def test_help_and_errors(run: Run) -> None:
     output = run("--help")
     assert (output.returncode, output.stderr) == (0, "")
-    assert re.search(r"^  dataset .* jsonl ", output.stdout, re.MULTILINE)
+    assert re.search(r"^  dataset .* conll ", output.stdout, re.MULTILINE)
     assert re.search(r"^ *demo ", run("list", "sweep").stdout, re.MULTILINE)
     wrong = run("strategy=eer")
     assert wrong.returncode == 2
